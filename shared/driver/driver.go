@@ -76,6 +76,9 @@ type Request struct {
 
 // Plan is what a driver wants to make for one request.
 type Plan struct {
+	// UUID is the SMBIOS UUID that the machine will have: Request.Identity.UUID where the cloud lets the driver set it. It is
+	// empty where the cloud chooses; then the library learns it when the machine joins.
+	UUID string
 	// Image is the Talos boot image that the phases need, or nil when the cloud needs none.
 	Image *ImageSpec
 	// Names lists the cloud objects that the phases will make, by their part ("domain", "root-volume"). The library records
@@ -130,6 +133,8 @@ type Machine struct {
 	UUID string
 	// Power is the observed power state.
 	Power Power
+	// Boot changes whenever the machine was started or rebooted, as far as the cloud can tell; empty when it cannot.
+	Boot string
 	// State is the cloud's own word for the machine's state.
 	State string
 	// Incomplete marks left-over or half-made objects that are not a whole machine.
