@@ -206,4 +206,3 @@ func (g *gate) WatchKindAggregated(
 
 	return g.providers.WatchKindAggregated(ctx, kind, ch, opts...)
 }
-

@@ -13,11 +13,11 @@ import (
 	"github.com/siderolabs/omni/client/pkg/omni/resources/auth"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
+	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/omni-infra/omni-infra-providers/sim/talosapi"
 )
@@ -233,4 +233,3 @@ func (s *managementServer) MachinePowerOn(
 
 	return nil, status.Error(codes.Unimplemented, "static providers")
 }
-

@@ -86,6 +86,9 @@ type Options struct {
 	TalosVersions, Extensions []string
 	// Factory stores the schematics that providers create; nil means that only their ids are computed.
 	Factory Factory
+	// FactoryURL is the image factory that clients are told to download images from; empty means the default of
+	// Omni's controllers.
+	FactoryURL string
 
 	// History is how many events of each kind of resource a watch may fall behind before it breaks; 0 means 16,384. At least 16.
 	History int

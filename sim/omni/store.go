@@ -6,14 +6,19 @@ import (
 	"fmt"
 
 	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
 	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
 	"github.com/cosi-project/runtime/pkg/state/registry"
 	"github.com/siderolabs/omni/client/pkg/omni/resources"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/auth"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
 	registered "github.com/siderolabs/omni/client/pkg/omni/resources/registry"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/system"
+	"github.com/siderolabs/siderolink/pkg/wireguard"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/omni-infra/omni-infra-providers/sim/omni/internal/control"
 
@@ -74,7 +79,12 @@ func (o *Omni) bootstrap(ctx context.Context) error {
 	config := auth.NewAuthConfig()
 	config.TypedSpec().Value.Suspended = o.opts.SuspendedAuth
 
-	for _, r := range []resource.Resource{version, config} {
+	link, err := o.siderolinkConfig()
+	if err != nil {
+		return err
+	}
+
+	for _, r := range []resource.Resource{version, config, link} {
 		if err := o.state.Create(ctx, r); err != nil && !state.IsConflictError(err) {
 			return fmt.Errorf("create %s: %w", r.Metadata().Type(), err)
 		}
@@ -86,7 +96,42 @@ func (o *Omni) bootstrap(ctx context.Context) error {
 		}
 	}
 
-	return control.Bootstrap(ctx, o.state, o.opts.control(o.tunnels))
+	if err := control.Bootstrap(ctx, o.state, o.opts.control(o.tunnels)); err != nil {
+		return err
+	}
+
+	if o.opts.FactoryURL == "" {
+		return nil
+	}
+
+	features := omni.NewFeaturesConfig(omni.FeaturesConfigID)
+
+	return safe.StateModify(ctx, o.state, features, func(r *omni.FeaturesConfig) error {
+		r.TypedSpec().Value.ImageFactoryBaseUrl = o.opts.FactoryURL
+
+		return nil
+	})
+}
+
+// siderolinkConfig is Omni's own end of the tunnels.
+func (o *Omni) siderolinkConfig() (*siderolink.Config, error) {
+	key, err := wgtypes.GeneratePrivateKey()
+	if err != nil {
+		return nil, fmt.Errorf("generate SideroLink key: %w", err)
+	}
+
+	prefix := wireguard.NetworkPrefix("")
+
+	config := siderolink.NewConfig()
+	spec := config.TypedSpec().Value
+	spec.PrivateKey = key.String()
+	spec.PublicKey = key.PublicKey().String()
+	spec.WireguardEndpoint = o.opts.WireGuardEndpoint
+	spec.AdvertisedEndpoint = o.opts.WireGuardEndpoint
+	spec.Subnet = prefix.String()
+	spec.ServerAddress = prefix.Addr().Next().String()
+
+	return config, nil
 }
 
 // wipeEphemeral removes what a real Omni keeps in memory only and loses when it restarts.
