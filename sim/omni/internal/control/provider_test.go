@@ -121,11 +121,7 @@ func (s *script) reconcile(ctx context.Context, id string) {
 	switch {
 	case state.IsNotFoundError(err):
 		s.provision(ctx, request)
-	case err == nil && status.Metadata().Phase() == resource.PhaseTearingDown:
-		if status.Metadata().Finalizers().Empty() {
-			require.NoError(s.w.t, s.w.st.Destroy(ctx, status.Metadata(), state.WithDestroyOwner(provisioner)))
-		}
-	case err == nil && status.TypedSpec().Value.Id == "":
+	case err == nil && status.Metadata().Phase() == resource.PhaseRunning && status.TypedSpec().Value.Id == "":
 		s.identify(ctx, status)
 	}
 }

@@ -32,6 +32,7 @@ type world struct {
 	t        *testing.T
 	ctx      context.Context
 	st       state.State
+	history  *history
 	machines *board
 	opts     control.Options
 	stop     func()
@@ -45,7 +46,8 @@ func simulate(t *testing.T, test func(w *world), change ...func(*control.Options
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
 
-		w := &world{t: t, ctx: ctx, st: newState(), machines: &board{machines: map[string]*machine{}}}
+		h := newHistory(namespaced.NewState(inmem.Build))
+		w := &world{t: t, ctx: ctx, st: state.WrapCore(h), history: h, machines: &board{machines: map[string]*machine{}}}
 		w.opts.Machines = w.machines
 
 		for _, c := range change {
@@ -60,8 +62,6 @@ func simulate(t *testing.T, test func(w *world), change ...func(*control.Options
 		test(w)
 	})
 }
-
-func newState() state.State { return state.WrapCore(namespaced.NewState(inmem.Build)) }
 
 // start runs the controllers until stop is called.
 func (w *world) start() {
@@ -169,11 +169,69 @@ func (w *world) link(id string, labels map[string]string) string {
 	return address
 }
 
+// join makes the link of a machine that came with the token of a request, and returns its address.
+func (w *world) join(id, request string) string {
+	w.t.Helper()
+
+	return w.link(id, map[string]string{omni.LabelInfraProviderID: cloud, omni.LabelMachineRequest: request})
+}
+
+// onlyStatus returns the status of the only request.
+func (w *world) onlyStatus() *infra.MachineRequestStatus {
+	w.t.Helper()
+
+	statuses := list[*infra.MachineRequestStatus](w)
+	require.Len(w.t, statuses, 1)
+
+	return statuses[0]
+}
+
+// loneRequest makes a request without a set, as an operator does.
+func (w *world) loneRequest(id string) {
+	w.t.Helper()
+
+	request := infra.NewMachineRequest(id)
+	request.Metadata().Labels().Set(omni.LabelInfraProviderID, cloud)
+	request.TypedSpec().Value.TalosVersion = "1.13.5"
+	w.create(request)
+}
+
+// cluster makes a cluster whose machines come from a class that has them made.
+func (w *world) cluster(name string, controlPlanes, workers uint32) {
+	w.t.Helper()
+
+	class := omni.NewMachineClass("fake-small")
+	class.TypedSpec().Value.AutoProvision = &specs.MachineClassSpec_Provision{
+		ProviderId: cloud, KernelArgs: []string{"console=ttyS0"}, ProviderData: "size: small",
+	}
+	w.create(class)
+
+	cluster := omni.NewCluster(name)
+	cluster.TypedSpec().Value.TalosVersion = "1.13.5"
+	w.create(cluster)
+
+	for _, set := range []struct {
+		id, role string
+		count    uint32
+	}{
+		{omni.ControlPlanesResourceID(name), omni.LabelControlPlaneRole, controlPlanes},
+		{omni.WorkersResourceID(name), omni.LabelWorkerRole, workers},
+	} {
+		res := omni.NewMachineSet(set.id)
+		res.Metadata().Labels().Set(omni.LabelCluster, name)
+		res.Metadata().Labels().Set(set.role, "")
+		res.TypedSpec().Value.MachineAllocation = &specs.MachineSetSpec_MachineAllocation{Name: "fake-small", MachineCount: set.count}
+		w.create(res)
+	}
+}
+
 // board is the machines that have a tunnel, as the wire keeps them.
 type board struct {
 	mu        sync.Mutex
 	machines  map[string]*machine
 	listeners []func(address string)
+	// deaf has every command fail.
+	deaf bool
 }
 
 type machine struct {
@@ -198,8 +256,8 @@ func (b *board) Command(_ context.Context, address string, command talosapi.Comm
 	defer b.mu.Unlock()
 
 	m, ok := b.machines[address]
-	if !ok || !m.up {
-		return errors.New("no tunnel")
+	if !ok || !m.up || b.deaf {
+		return errors.New("no answer")
 	}
 
 	m.commands = append(m.commands, talosapi.Message{Command: command, Value: value})
