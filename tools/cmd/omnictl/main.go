@@ -15,8 +15,8 @@ const clientModule = "github.com/siderolabs/omni/client"
 func main() {
 	version.Name = "omnictl"
 	version.Tag = clientVersion()
-	// The number of the API is set by the project's own build only.
-	version.SuppressVersionWarning = true
+	// Releases have the number of their API built in; it is that of the simulated Omni here.
+	version.API = 1
 
 	if err := omnictl.RootCmd.Execute(); err != nil {
 		os.Exit(1)
