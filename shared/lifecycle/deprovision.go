@@ -74,7 +74,7 @@ func (p *Provider) release(ctx context.Context, id string) (bool, error) {
 
 // removeMachine takes the machine away, and what was observed of it. A nil error means that nothing is left.
 func (p *Provider) removeMachine(ctx context.Context, id string) error {
-	done, err := call(ctx, p.cfg.CallTimeout, "removing the machine", func(ctx context.Context) (bool, error) {
+	done, err := ask(ctx, p, p.cfg.CallTimeout, "removing the machine", func(ctx context.Context) (bool, error) {
 		return p.cfg.Driver.Remove(ctx, p.ref(id))
 	})
 

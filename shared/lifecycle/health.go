@@ -92,9 +92,7 @@ func (p *Provider) beat(ctx context.Context, last *infra.ProviderHealthStatus, t
 func (p *Provider) Healthy(ctx context.Context) error {
 	limit := min(p.cfg.CallTimeout, p.cfg.HeartbeatInterval)
 
-	_, err := call(ctx, limit, "checking the cloud", func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, p.guard("check", func() error { return p.cfg.Driver.Check(ctx) })
-	})
+	err := do(ctx, p, limit, "checking the cloud", p.cfg.Driver.Check)
 
 	p.cfg.Metrics.checked(err)
 

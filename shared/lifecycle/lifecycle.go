@@ -265,18 +265,3 @@ func (p *Provider) laneOf(id string) lane {
 }
 
 func (p *Provider) ref(id string) driver.Ref { return driver.Ref{ProviderID: p.cfg.ID, RequestID: id} }
-
-// call runs one call of the driver with its deadline.
-func call[T any](ctx context.Context, timeout time.Duration, what string, f func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%s took longer than %s", what, timeout))
-	defer cancel()
-
-	v, err := f(ctx)
-	if err != nil && errors.Is(err, context.DeadlineExceeded) {
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-			err = fmt.Errorf("%w (%w)", cause, err)
-		}
-	}
-
-	return v, err
-}

@@ -21,6 +21,8 @@ const (
 	secondLook = 5 * time.Second
 	// settleTime gathers events of the cloud into one look.
 	settleTime = 300 * time.Millisecond
+	// watchTimeout renews the cloud's stream of events now and then, should it have died unnoticed.
+	watchTimeout = time.Hour
 )
 
 // observe looks at the whole cloud, at intervals and when the cloud says that something changed.
@@ -70,7 +72,7 @@ func (p *Provider) watchCloud(ctx context.Context, watcher driver.Watcher, poke 
 
 	for tries := 0; ctx.Err() == nil; tries++ {
 		started := time.Now()
-		err := p.guard("watch", func() error { return watcher.Watch(ctx, p.cfg.ID, look) })
+		err := do(ctx, p, watchTimeout, "watching the cloud", func(ctx context.Context) error { return watcher.Watch(ctx, p.cfg.ID, look) })
 
 		if ctx.Err() != nil {
 			return
@@ -96,17 +98,8 @@ func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 		return s.TypedSpec().Value.Stage == specs.MachineRequestStatusSpec_PROVISIONED && s.Metadata().Phase() == resource.PhaseRunning
 	})
 
-	list, err := call(ctx, p.cfg.CallTimeout, "listing the cloud's machines", func(ctx context.Context) ([]driver.Machine, error) {
-		var list []driver.Machine
-
-		err := p.guard("list", func() error {
-			var err error
-			list, err = p.cfg.Driver.List(ctx, p.cfg.ID)
-
-			return err
-		})
-
-		return list, err
+	list, err := ask(ctx, p, p.cfg.CallTimeout, "listing the cloud's machines", func(ctx context.Context) ([]driver.Machine, error) {
+		return p.cfg.Driver.List(ctx, p.cfg.ID)
 	})
 	if err != nil {
 		return false, fmt.Errorf("list machines: %w", err)

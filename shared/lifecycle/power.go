@@ -6,6 +6,7 @@ import (
 
 	"github.com/siderolabs/omni/client/api/omni/specs"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -101,9 +102,7 @@ func (p *Provider) power(ctx context.Context, request *infra.MachineRequest, uui
 		return p.powerFailed(ctx, request, nil)
 	}
 
-	machine, err := call(ctx, p.cfg.CallTimeout, "finding the machine", func(ctx context.Context) (driver.Machine, error) {
-		return p.cfg.Driver.Find(ctx, p.ref(id))
-	})
+	machine, err := p.find(ctx, id)
 	if driver.IsNotFound(err) {
 		// The observer finds out whether it is really gone.
 		return nil
@@ -123,9 +122,7 @@ func (p *Provider) power(ctx context.Context, request *infra.MachineRequest, uui
 			return p.powerFailed(ctx, request, err)
 		}
 
-		if machine, err = call(ctx, p.cfg.CallTimeout, "finding the machine", func(ctx context.Context) (driver.Machine, error) {
-			return p.cfg.Driver.Find(ctx, p.ref(id))
-		}); err != nil {
+		if machine, err = p.find(ctx, id); err != nil {
 			return p.powerFailed(ctx, request, fmt.Errorf("find machine: %w", err))
 		}
 	}
@@ -146,8 +143,8 @@ func (p *Provider) power(ctx context.Context, request *infra.MachineRequest, uui
 func (p *Provider) switchPower(ctx context.Context, switcher driver.PowerSwitch, id string, want driver.Power) error {
 	p.log.Info("machine is switched", zap.String("request", id), zap.Stringer("power", want))
 
-	_, err := call(ctx, p.cfg.CallTimeout, "switching the machine "+want.String(), func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, switcher.SetPower(ctx, p.ref(id), want)
+	err := do(ctx, p, p.cfg.CallTimeout, "switching the machine "+want.String(), func(ctx context.Context) error {
+		return switcher.SetPower(ctx, p.ref(id), want)
 	})
 
 	return wrap(err, "switch the machine %s", want)
@@ -175,8 +172,8 @@ func (p *Provider) reboot(ctx context.Context, switcher driver.PowerSwitch, rec 
 
 		p.log.Info("machine is rebooted", zap.String("request", rec.Metadata().ID()), zap.String("reboot_id", rebootID))
 
-		if _, err := call(ctx, p.cfg.CallTimeout, "rebooting the machine", func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, switcher.Reboot(ctx, p.ref(rec.Metadata().ID()))
+		if err := do(ctx, p, p.cfg.CallTimeout, "rebooting the machine", func(ctx context.Context) error {
+			return switcher.Reboot(ctx, p.ref(rec.Metadata().ID()))
 		}); err != nil {
 			return rec, fmt.Errorf("reboot %q: %w", rebootID, err)
 		}
@@ -188,6 +185,7 @@ func (p *Provider) reboot(ctx context.Context, switcher driver.PowerSwitch, rec 
 // report writes what was observed of a joined machine.
 func (p *Provider) report(ctx context.Context, uuid string, machine driver.Machine, rebootID string) error {
 	_, err := ensure(ctx, p, p.observed, infra.NewMachineStatus(uuid), func(s *infra.MachineStatus) {
+		s.Metadata().Labels().Set(omni.LabelInfraProviderID, p.cfg.ID)
 		s.Metadata().Annotations().Set(requestAnnotation, machine.RequestID)
 
 		for key, value := range machine.Labels {

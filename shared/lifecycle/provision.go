@@ -49,7 +49,7 @@ func (p *Provider) provision(ctx context.Context, request *infra.MachineRequest)
 
 	wish := requestOf(p.ref(id), request)
 
-	plan, err := call(ctx, p.cfg.CallTimeout, "planning", func(ctx context.Context) (driver.Plan, error) { return p.cfg.Driver.Plan(ctx, wish) })
+	plan, err := ask(ctx, p, p.cfg.CallTimeout, "planning", func(ctx context.Context) (driver.Plan, error) { return p.cfg.Driver.Plan(ctx, wish) })
 	if err != nil {
 		return p.provisionFailed(ctx, request, "plan", err)
 	}
@@ -92,7 +92,7 @@ func (p *Provider) provision(ctx context.Context, request *infra.MachineRequest)
 			return p.provisionFailed(ctx, request, "resolve image", driver.Terminalf("the driver asks for a boot image, and the provider has no source of images"))
 		}
 
-		task.Image, err = call(ctx, p.cfg.CallTimeout, "resolving the boot image", func(ctx context.Context) (driver.Image, error) {
+		task.Image, err = ask(ctx, p, p.cfg.CallTimeout, "resolving the boot image", func(ctx context.Context) (driver.Image, error) {
 			return p.cfg.Images.Resolve(ctx, request, *plan.Image)
 		})
 		if err != nil {
@@ -104,11 +104,7 @@ func (p *Provider) provision(ctx context.Context, request *infra.MachineRequest)
 		started := time.Now()
 
 		err := rep.during(ctx, i, func() error {
-			_, err := call(ctx, p.cfg.PhaseTimeout, phase.Name, func(ctx context.Context) (struct{}, error) {
-				return struct{}{}, phase.Ensure(ctx, task)
-			})
-
-			return err
+			return do(ctx, p, p.cfg.PhaseTimeout, phase.Name, func(ctx context.Context) error { return phase.Ensure(ctx, task) })
 		})
 
 		p.cfg.Metrics.phase(phase.Name, time.Since(started))
@@ -123,9 +119,7 @@ func (p *Provider) provision(ctx context.Context, request *infra.MachineRequest)
 
 // finish looks at what the phases made: a request is provisioned when its machine runs, under the UUID that Omni was told.
 func (p *Provider) finish(ctx context.Context, request *infra.MachineRequest, plan driver.Plan) error {
-	machine, err := call(ctx, p.cfg.CallTimeout, "finding the machine", func(ctx context.Context) (driver.Machine, error) {
-		return p.cfg.Driver.Find(ctx, p.ref(request.Metadata().ID()))
-	})
+	machine, err := p.find(ctx, request.Metadata().ID())
 	if err != nil {
 		return p.provisionFailed(ctx, request, "find machine", err)
 	}
@@ -160,6 +154,12 @@ func (p *Provider) finish(ctx context.Context, request *infra.MachineRequest, pl
 	p.log.Info("machine provisioned", zap.String("request", request.Metadata().ID()), zap.String("machine", machine.ID), zap.String("uuid", uuid))
 
 	return nil
+}
+
+func (p *Provider) find(ctx context.Context, id string) (driver.Machine, error) {
+	return ask(ctx, p, p.cfg.CallTimeout, "finding the machine", func(ctx context.Context) (driver.Machine, error) {
+		return p.cfg.Driver.Find(ctx, p.ref(id))
+	})
 }
 
 // machineUUID compares what was planned with what the cloud made.

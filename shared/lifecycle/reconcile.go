@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -38,27 +37,11 @@ func (p *Provider) reconcile(ctx context.Context, id string) result {
 		return result{after: wait, hold: true}
 	}
 
-	err := p.guard(id, func() error {
-		if request.Metadata().Phase() == resource.PhaseTearingDown {
-			return p.deprovision(ctx, request)
-		}
+	if request.Metadata().Phase() == resource.PhaseTearingDown {
+		return p.settle(ctx, request, p.deprovision(ctx, request))
+	}
 
-		return p.running(ctx, request)
-	})
-
-	return p.settle(ctx, request, err)
-}
-
-// guard turns a panic into an error, so that one request's bug is seen in its status and stops no other.
-func (p *Provider) guard(id string, f func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.log.Error("panic", zap.String("request", id), zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
-			err = fmt.Errorf("internal error, please report it: panic: %v", r)
-		}
-	}()
-
-	return f()
+	return p.settle(ctx, request, p.running(ctx, request))
 }
 
 // settle decides when the request is looked at again.
@@ -159,7 +142,7 @@ func (p *Provider) removeFinalizer(ctx context.Context, request *infra.MachineRe
 }
 
 func (p *Provider) finalizer(ctx context.Context, request *infra.MachineRequest, change func(*infra.MachineRequest) bool) (*infra.MachineRequest, error) {
-	for {
+	for tries := 1; ; tries++ {
 		next := request.DeepCopy().(*infra.MachineRequest) //nolint:forcetypeassert,errcheck // a copy
 
 		if !change(next) {
@@ -175,7 +158,7 @@ func (p *Provider) finalizer(ctx context.Context, request *infra.MachineRequest,
 			return next, nil
 		}
 
-		if !isRace(err) {
+		if !isRace(err) || tries == mostRaces {
 			return nil, fmt.Errorf("set finalizer on machine request %q: %w", request.Metadata().ID(), err)
 		}
 

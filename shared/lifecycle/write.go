@@ -7,12 +7,15 @@ import (
 	"github.com/cosi-project/runtime/pkg/state"
 )
 
+// mostRaces is how often a write is tried against other writers before the request waits for its next turn.
+const mostRaces = 10
+
 // ensure writes a resource of ours as change leaves it: it creates what is not there, updates what differs, and calls nothing
 // when nothing does. empty makes the resource that a create starts from. Another writer in between costs another look.
 func ensure[T resource.Resource](ctx context.Context, p *Provider, m *mirror[T], empty T, change func(T)) (T, error) {
 	cur, had := m.get(empty.Metadata().ID())
 
-	for {
+	for tries := 1; ; tries++ {
 		var err error
 
 		next := empty.DeepCopy().(T) //nolint:forcetypeassert,errcheck // a copy of a T
@@ -39,7 +42,7 @@ func ensure[T resource.Resource](ctx context.Context, p *Provider, m *mirror[T],
 			return next, nil
 		}
 
-		if !isRace(err) {
+		if !isRace(err) || tries == mostRaces {
 			return next, err
 		}
 
