@@ -1,27 +1,78 @@
 // Package control is the simulated Omni's own controllers: what the real server does by itself when resources change. It
 // runs over any COSI state as Omni's internal actor. Package omni imports it.
+//
+// The controllers are written anew from the observed behaviour of Omni v1.9.3, with its controller names, owners and
+// finalizers, as far as providers, operators and tests can see them. Modelled are: request sets and requests, matching,
+// links, registrations, machines and their statuses, config patches, provider registration, health and removal, join
+// tokens, pending machines, and of clusters what asks for machines and what holds them. As the real server is, it is
+// level-based: it may be stopped at any point and started again over the same state.
+//
+// Finalizers of these are put and removed as the real ones are, without their outputs: MachineJoinConfigController,
+// MaintenanceConfigStatusController, MachineStatusLinkController, MachineConfigGenOptionsController,
+// MachineConfigExtractionController, KernelArgsStatusController, SchematicConfigurationController,
+// MachineUpgradeStatusController.
+//
+// Not modelled:
+//   - Kubernetes, Talos configuration, upgrades, backups, metrics and everything else that needs a running cluster. A node
+//     of a machine set is a ClusterMachine at once and stays one.
+//   - The other finalizers on Clusters and MachineSets, MachineSetStatuses, and allocation by label selectors. A
+//     machine set with a machine class that has machines made takes those, oldest id first, whatever their Talos version.
+//   - InfraMachines and BMC configs, which only static providers have; InfraMachineConfigs have no effect.
+//   - MachineLabels of users on machines, image labels, security state and platform metadata.
+//   - Warnings in JoinTokenStatuses, NodeUniqueTokenStatuses, link counters, last endpoints.
+//   - Rate limits of the store, and the pauses that the real server needs for its work: it answers at once.
 package control
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/cosi-project/runtime/pkg/controller"
+	"github.com/cosi-project/runtime/pkg/controller/runtime"
+	"github.com/cosi-project/runtime/pkg/controller/runtime/options"
 	"github.com/cosi-project/runtime/pkg/state"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 )
-
-// Bootstrap writes what an Omni has before anybody calls it: SideroLink and connection configuration, the initial join
-// token, Talos versions and extensions, features. What is there already is kept, so it may be called again.
-func Bootstrap(ctx context.Context, st state.State, opts Options) error {
-	return nil
-}
 
 // Run does the work of Omni's controllers on st until ctx ends, and returns nil then. It calls Bootstrap first. All
 // goroutines that it started have ended when it returns. Time is that of package time, so a test may fake it.
 func Run(ctx context.Context, st state.State, opts Options) error {
+	opts = opts.withDefaults()
+
 	if err := Bootstrap(ctx, st, opts); err != nil {
-		return err
+		return ignoreEnd(ctx, err)
 	}
 
-	<-ctx.Done()
+	logger := opts.Logger
+	if logger == nil {
+		logger = zap.NewNop()
+	}
 
-	return nil
+	st = withTunnels(st)
+
+	omni, err := runtime.NewRuntime(st, logger, options.WithMetrics(false))
+	if err != nil {
+		return fmt.Errorf("make controller runtime: %w", err)
+	}
+
+	for _, group := range [][]controller.QController{
+		providerControllers(opts), requestControllers(opts), linkControllers(), pendingControllers(opts),
+		machineControllers(opts), clusterControllers(opts), tokenControllers(),
+	} {
+		for _, c := range group {
+			if err := omni.RegisterQController(c); err != nil {
+				return fmt.Errorf("register controller %q: %w", c.Name(), err)
+			}
+		}
+	}
+
+	work, ctx := errgroup.WithContext(ctx)
+
+	work.Go(func() error { return omni.Run(ctx) })
+	work.Go(func() error { return followTunnels(ctx, st, opts.Machines) })
+	work.Go(func() error { return pollLinks(ctx, st, opts.Timing) })
+	work.Go(func() error { return tell(ctx, st, opts.Log) })
+
+	return work.Wait()
 }

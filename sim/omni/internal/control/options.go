@@ -41,6 +41,8 @@ type Options struct {
 	EventsPort, LogsPort int
 	// EnforceGRPCTunnel makes all machines carry WireGuard over gRPC.
 	EnforceGRPCTunnel bool
+	// ImageFactoryURL is the image factory that clients are pointed to; empty means "https://factory.talos.dev".
+	ImageFactoryURL string
 	// InitialJoinToken is the default join token; empty means a random one.
 	InitialJoinToken string
 	// TalosVersions are the versions of Talos that exist, without a leading v, and Extensions the system extensions of each of
