@@ -13,9 +13,6 @@ import (
 	"testing"
 
 	"github.com/kdomanski/iso9660"
-	"github.com/siderolabs/omni/client/pkg/siderolink"
-	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
-	"github.com/siderolabs/talos/pkg/machinery/resources/network"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v4"
@@ -122,30 +119,7 @@ func TestHostnameIsTheRequestID(t *testing.T) {
 		var got talosMetaData
 		require.NoError(t, yaml.Unmarshal(document(t, seed, nocloud.MetaData), &got))
 		assert.Equal(t, talosMetaData{Hostname: id, InstanceID: id}, got)
-
-		require.NoError(t, new(network.HostnameSpecSpec).ParseFQDN(got.Hostname), id)
 	}
-}
-
-func TestOmnisJoinConfigIsAccepted(t *testing.T) {
-	options, err := siderolink.NewJoinOptions(
-		siderolink.WithMachineAPIURL("grpc://omni.example.org:8090"), siderolink.WithJoinToken(secret),
-		siderolink.WithEventSinkPort(8091), siderolink.WithLogServerPort(8092),
-	)
-	require.NoError(t, err)
-
-	joinConfig, err := options.RenderJoinConfig()
-	require.NoError(t, err)
-
-	c := config()
-	c.UserData = string(joinConfig)
-
-	seed, err := nocloud.New(c)
-	require.NoError(t, err)
-
-	loaded, err := configloader.NewFromBytes(document(t, seed, nocloud.UserData))
-	require.NoError(t, err)
-	assert.Contains(t, loaded.SideroLink().APIUrl().String(), secret)
 }
 
 func TestISOIsReadBackUnderTheNamesThatTalosOpens(t *testing.T) {
