@@ -86,8 +86,7 @@ type Options struct {
 	TalosVersions, Extensions []string
 	// Factory stores the schematics that providers create; nil means that only their ids are computed.
 	Factory Factory
-	// FactoryURL is the image factory that clients are told to download images from; empty means the default of
-	// Omni's controllers.
+	// FactoryURL is the image factory that clients are told to download images from; empty means "https://factory.talos.dev".
 	FactoryURL string
 
 	// History is how many events of each kind of resource a watch may fall behind before it breaks; 0 means 16,384. At least 16.
@@ -172,6 +171,7 @@ func (o Options) control(machines control.Machines) control.Options {
 		LogsPort:                    o.LogsPort,
 		EnforceGRPCTunnel:           o.EnforceGRPCTunnel,
 		InitialJoinToken:            o.InitialJoinToken,
+		ImageFactoryURL:             o.FactoryURL,
 		TalosVersions:               o.TalosVersions,
 		Extensions:                  o.Extensions,
 		ProviderRemovalTakesAllSets: o.Defects.ProviderRemovalTakesAllSets,
@@ -240,7 +240,7 @@ func (o *Omni) State() state.State { return o.state }
 // OMNI_SERVICE_ACCOUNT_KEY. It is a secret.
 func (o *Omni) AdminKey() string { return o.adminKey }
 
-// Endpoint returns the URL of the API that users are told.
+// Endpoint returns the URL of the API that users are told. Clients in process connect to it with ClientOptions.
 func (o *Omni) Endpoint() string { return o.opts.APIURL }
 
 // Unmodelled returns the methods and resources that were asked for and are not modelled, each once. A test should find none.

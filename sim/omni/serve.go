@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	_ "google.golang.org/grpc/encoding/gzip" // Omni's clients compress every call
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/resolver"
 
 	"github.com/omni-infra/omni-infra-providers/sim/omni/internal/control"
 )
@@ -78,22 +79,44 @@ func (o *Omni) accept(ctx context.Context, p *port, l net.Listener) error {
 // Client returns the real Omni client, connected in process. An empty key makes a client that does not sign. The caller
 // closes it. It needs Run to run.
 func (o *Omni) Client(key string, opts ...client.Option) (*client.Client, error) {
-	if key != "" {
-		opts = append(opts, client.WithServiceAccount(key))
-	}
-
-	opts = append(opts, client.WithGrpcOpts(grpc.WithContextDialer(
-		func(ctx context.Context, _ string) (net.Conn, error) { return o.apiPipe.DialContext(ctx) },
-	)))
-
-	// The address is a literal so that nobody looks it up.
-	c, err := client.New(defaultAPIURL, opts...)
+	c, err := client.New(o.opts.APIURL, append(o.ClientOptions(key), opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the simulated Omni: %w", err)
 	}
 
 	return c, nil
 }
+
+// ClientOptions are what an Omni client needs to connect in process to Endpoint, for libraries that make their own client.
+func (o *Omni) ClientOptions(key string) []client.Option {
+	opts := []client.Option{client.WithGrpcOpts(
+		grpc.WithResolvers(literal{}),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return o.apiPipe.DialContext(ctx) }),
+	)}
+
+	if key != "" {
+		opts = append(opts, client.WithServiceAccount(key))
+	}
+
+	return opts
+}
+
+// literal is a gRPC resolver that looks no name up, in the place of the one that does.
+type literal struct{}
+
+// Scheme returns the scheme of addresses without one.
+func (literal) Scheme() string { return "dns" }
+
+// Build tells the connection its own target as the address.
+func (literal) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
+	return literal{}, cc.UpdateState(resolver.State{Addresses: []resolver.Address{{Addr: target.Endpoint()}}})
+}
+
+// ResolveNow does nothing: the address does not change.
+func (literal) ResolveNow(resolver.ResolveNowOptions) {}
+
+// Close does nothing.
+func (literal) Close() {}
 
 // DialMachineAPI returns a connection to the SideroLink services, in process. The caller closes it. It needs Run to run.
 func (o *Omni) DialMachineAPI(opts ...grpc.DialOption) (*grpc.ClientConn, error) {

@@ -6,14 +6,12 @@ import (
 	"fmt"
 
 	"github.com/cosi-project/runtime/pkg/resource"
-	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
 	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
 	"github.com/cosi-project/runtime/pkg/state/registry"
 	"github.com/siderolabs/omni/client/pkg/omni/resources"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/auth"
-	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
 	registered "github.com/siderolabs/omni/client/pkg/omni/resources/registry"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/system"
@@ -96,21 +94,7 @@ func (o *Omni) bootstrap(ctx context.Context) error {
 		}
 	}
 
-	if err := control.Bootstrap(ctx, o.state, o.opts.control(o.tunnels)); err != nil {
-		return err
-	}
-
-	if o.opts.FactoryURL == "" {
-		return nil
-	}
-
-	features := omni.NewFeaturesConfig(omni.FeaturesConfigID)
-
-	return safe.StateModify(ctx, o.state, features, func(r *omni.FeaturesConfig) error {
-		r.TypedSpec().Value.ImageFactoryBaseUrl = o.opts.FactoryURL
-
-		return nil
-	})
+	return control.Bootstrap(ctx, o.state, o.opts.control(o.tunnels))
 }
 
 // siderolinkConfig is Omni's own end of the tunnels.

@@ -1,0 +1,495 @@
+package omni_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/safe"
+	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/siderolabs/go-api-signature/pkg/message"
+	"github.com/siderolabs/go-api-signature/pkg/pgp"
+	"github.com/siderolabs/go-api-signature/pkg/serviceaccount"
+	"github.com/siderolabs/omni/client/pkg/access"
+	"github.com/siderolabs/omni/client/pkg/client"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/auth"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/system"
+
+	sim "github.com/omni-infra/omni-infra-providers/sim/omni"
+)
+
+// tampered returns a dial option that changes the metadata of signed calls on their way.
+func tampered(change func(md metadata.MD)) client.Option {
+	return client.WithGrpcOpts(grpc.WithChainUnaryInterceptor(
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			md, _ := metadata.FromOutgoingContext(ctx)
+			md = md.Copy()
+			change(md)
+
+			return invoke(metadata.NewOutgoingContext(ctx, md), method, req, reply, cc, opts...)
+		}))
+}
+
+func newKey(t *testing.T, name string, lifetime time.Duration) *pgp.Key {
+	t.Helper()
+
+	account := access.ParseServiceAccountFromName(name)
+
+	key, err := pgp.GenerateKey(account.BaseName, "test", account.FullID(), lifetime)
+	require.NoError(t, err)
+
+	return key
+}
+
+func encode(t *testing.T, name string, key *pgp.Key) string {
+	t.Helper()
+
+	encoded, err := serviceaccount.Encode(name, key)
+	require.NoError(t, err)
+
+	return encoded
+}
+
+func armor(t *testing.T, key *pgp.Key) string {
+	t.Helper()
+
+	armored, err := key.ArmorPublic()
+	require.NoError(t, err)
+
+	return armored
+}
+
+func getVersion(ctx context.Context, c *client.Client) error {
+	_, err := c.Omni().State().Get(ctx, system.NewSysVersion(system.SysVersionID).Metadata())
+
+	return err
+}
+
+const invalidSignature = "rpc error: code = Unauthenticated desc = invalid signature"
+
+// TestEveryBadSignatureHasTheSameAnswer proves that a caller learns nothing about why.
+func TestEveryBadSignatureHasTheSameAnswer(t *testing.T) {
+	field := func(i int, value string) func(metadata.MD) {
+		return func(md metadata.MD) {
+			words := strings.Split(md.Get(message.SignatureHeaderKey)[0], " ")
+			words[i] = value
+			md.Set(message.SignatureHeaderKey, strings.Join(words, " "))
+		}
+	}
+
+	for _, tc := range []struct {
+		name   string
+		change func(md metadata.MD)
+	}{
+		{"no signature", func(md metadata.MD) { md.Delete(message.SignatureHeaderKey) }},
+		{"one word", func(md metadata.MD) { md.Set(message.SignatureHeaderKey, "siderov1") }},
+		{"other version", field(0, "siderov2")},
+		{"unknown key", field(2, strings.Repeat("0", 40))},
+		{"not base64", field(3, "!")},
+		{"other signature", field(3, "AAAA")},
+		{"no payload", func(md metadata.MD) { md.Delete(message.PayloadHeaderKey) }},
+		{"no timestamp", func(md metadata.MD) { md.Delete(message.TimestampHeaderKey) }},
+		{"other timestamp", func(md metadata.MD) {
+			md.Set(message.TimestampHeaderKey, strconv.FormatInt(time.Now().Add(time.Second).Unix(), 10))
+		}},
+		{"payload of another method", func(md metadata.MD) {
+			payload := md.Get(message.PayloadHeaderKey)[0]
+			md.Set(message.PayloadHeaderKey, strings.Replace(payload, "State/Get", "State/Create", 1))
+		}},
+		{"signed header added", func(md metadata.MD) { md.Set(message.ClusterHeaderKey, "c") }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := start(t, sim.Options{})
+
+				require.NoError(t, getVersion(within(t, time.Minute), connect(t, o, o.AdminKey())))
+				assert.EqualError(t, getVersion(within(t, time.Minute), connect(t, o, o.AdminKey(), tampered(tc.change))), invalidSignature)
+			})
+		})
+	}
+}
+
+func TestUnsignedStreamsAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		c := connect(t, o, "")
+
+		_, err := c.Omni().State().List(within(t, time.Minute), infra.NewMachineRequest("").Metadata())
+		assert.EqualError(t, err, invalidSignature)
+		assert.EqualError(t, c.Omni().State().WatchKind(within(t, time.Minute), infra.NewMachineRequest("").Metadata(),
+			make(chan state.Event)), invalidSignature)
+	})
+}
+
+// TestClocksMayDifferByFiveMinutes signs calls, keeps them back, and sends them later.
+func TestClocksMayDifferByFiveMinutes(t *testing.T) {
+	for _, tc := range []struct {
+		late time.Duration
+		ok   bool
+	}{
+		{4*time.Minute + 59*time.Second, true},
+		{5*time.Minute + 2*time.Second, false},
+	} {
+		t.Run(tc.late.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := start(t, sim.Options{})
+				c := connect(t, o, o.AdminKey(), tampered(func(metadata.MD) { time.Sleep(tc.late) }))
+
+				err := getVersion(within(t, time.Hour), c)
+				if tc.ok {
+					assert.NoError(t, err)
+				} else {
+					assert.EqualError(t, err, invalidSignature)
+				}
+			})
+		})
+	}
+}
+
+func TestKeysExpireAndAreRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		admin := connect(t, o, o.AdminKey()).Management()
+		key := newKey(t, "robot", 24*time.Hour)
+
+		id, err := admin.CreateServiceAccount(t.Context(), "robot", armor(t, key), "Reader", false)
+		require.NoError(t, err)
+
+		c := connect(t, o, encode(t, "robot", key))
+		require.NoError(t, getVersion(t.Context(), c))
+
+		// A client does not sign with a key that has expired, so it is Omni that has it expire early.
+		_, err = safe.StateUpdateWithConflicts(t.Context(), o.State(), auth.NewPublicKey(id).Metadata(), func(r *auth.PublicKey) error {
+			r.TypedSpec().Value.Expiration = timestamppb.New(time.Now().Add(time.Hour))
+
+			return nil
+		})
+		require.NoError(t, err)
+		require.NoError(t, getVersion(t.Context(), c))
+		time.Sleep(time.Hour)
+		require.EqualError(t, getVersion(t.Context(), c), invalidSignature)
+
+		renewed := newKey(t, "robot", 24*time.Hour)
+		_, err = admin.RenewServiceAccount(t.Context(), "robot", armor(t, renewed))
+		require.NoError(t, err)
+		require.NoError(t, getVersion(t.Context(), connect(t, o, encode(t, "robot", renewed))))
+
+		require.NoError(t, admin.DestroyServiceAccount(t.Context(), "robot"))
+		assert.EqualError(t, getVersion(t.Context(), connect(t, o, encode(t, "robot", renewed))), invalidSignature)
+	})
+}
+
+// TestTheNameInASignatureIsNotTrusted signs as the provider and claims to be the administrator.
+func TestTheNameInASignatureIsNotTrusted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+
+		key, err := o.CreateProvider(t.Context(), "fakecloud")
+		require.NoError(t, err)
+
+		c := connect(t, o, key, tampered(func(md metadata.MD) {
+			value := md.Get(message.SignatureHeaderKey)[0]
+			md.Set(message.SignatureHeaderKey, strings.Replace(value, "infra-provider:fakecloud", "admin", 1))
+		}))
+
+		_, err = c.Omni().State().Get(t.Context(), siderolink.NewDefaultJoinToken().Metadata())
+		assert.ErrorContains(t, err, `insufficient role: "InfraProvider"`)
+	})
+}
+
+func TestServiceAccountRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		admin := connect(t, o, o.AdminKey()).Management()
+
+		for _, tc := range []struct {
+			name, role string
+			lifetime   time.Duration
+			want       string
+		}{
+			{"infra-provider:a", "Operator", time.Hour, `infra-provider service accounts must have the role "InfraProvider"`},
+			{"a", "InfraProvider", time.Hour, `service accounts with role "InfraProvider" must be prefixed with "infra-provider:"`},
+			{"a", "King", time.Hour, `unknown role "King"`},
+			{"a", "Reader", 366 * 24 * time.Hour, "key lifetime is too long"},
+			{"admin", "Reader", time.Hour, `service account "admin" already exists`},
+			{"a", "Reader", 365 * 24 * time.Hour, ""},
+		} {
+			_, err := admin.CreateServiceAccount(t.Context(), tc.name, armor(t, newKey(t, tc.name, tc.lifetime)), tc.role, false)
+
+			if tc.want == "" {
+				assert.NoError(t, err, tc.name)
+			} else {
+				assert.ErrorContains(t, err, tc.want)
+			}
+		}
+
+		accounts, err := admin.ListServiceAccounts(t.Context())
+		require.NoError(t, err)
+
+		var names []string
+
+		for _, a := range accounts {
+			names = append(names, fmt.Sprintf("%s %s %d", a.GetName(), a.GetRole(), len(a.GetPgpPublicKeys())))
+		}
+
+		assert.Equal(t, []string{"a Reader 1", "admin Admin 1"}, names)
+	})
+}
+
+// TestRolesOfUsers tries one call for each rule about those who are no providers.
+func TestRolesOfUsers(t *testing.T) {
+	request := func() *infra.MachineRequest {
+		r := infra.NewMachineRequest("r")
+		r.TypedSpec().Value.TalosVersion = "1.13.5"
+
+		return r
+	}
+
+	bad := request()
+	bad.TypedSpec().Value.TalosVersion = "new"
+
+	for _, tc := range []struct {
+		name, role string
+		call       func(ctx context.Context, st state.State) error
+		want       string // a part of the error, empty for none
+	}{
+		{"reader reads requests", "Reader", list(infra.NewMachineRequest("")), ""},
+		{"reader reads links", "Reader", list(siderolink.NewLink("", nil)), ""},
+		{"reader makes a request", "Reader", create(request()), `only operators and admins are allowed to modify "MachineRequests.omni.sidero.dev" resources`},
+		{"operator makes a request", "Operator", create(request()), ""},
+		{"operator makes a bad request", "Operator", create(bad), "code = InvalidArgument desc = failed to validate: 1 error occurred:\n\t* invalid talos version format: \"new\""},
+		{"admin makes a status", "Admin", create(infra.NewMachineRequestStatus("r")), `users are not allowed to modify "MachineRequestStatuses.omni.sidero.dev" resources`},
+		{"operator reads BMC configs", "Operator", list(infra.NewBMCConfig("")), `only admins are allowed to read "BMCConfigs.omni.sidero.dev" resources`},
+		{"admin reads BMC configs", "Admin", list(infra.NewBMCConfig("")), ""},
+		{"operator reads users", "Operator", list(auth.NewUser("")), `insufficient role: "Operator"`},
+		{"admin reads users", "Admin", list(auth.NewUser("")), ""},
+		{"admin reads set statuses", "Admin", list(omni.NewMachineRequestSetStatus("")), "access is not permitted"},
+		{"admin writes a machine", "Admin", create(omni.NewMachine("m")), "only read access is permitted"},
+		{"admin reads unique tokens", "Admin", list(siderolink.NewNodeUniqueToken("")), "no access is permitted"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := start(t, sim.Options{})
+				key := newKey(t, "somebody", time.Hour)
+
+				_, err := connect(t, o, o.AdminKey()).Management().CreateServiceAccount(t.Context(), "somebody", armor(t, key), tc.role, false)
+				require.NoError(t, err)
+
+				err = tc.call(within(t, time.Minute), connect(t, o, encode(t, "somebody", key)).Omni().State())
+				if tc.want == "" {
+					assert.NoError(t, err)
+				} else {
+					assert.ErrorContains(t, err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+func list(kind resource.Resource) func(context.Context, state.State) error {
+	return func(ctx context.Context, st state.State) error {
+		_, err := st.List(ctx, kind.Metadata())
+
+		return err
+	}
+}
+
+func create(r resource.Resource) func(context.Context, state.State) error {
+	return func(ctx context.Context, st state.State) error { return st.Create(ctx, r) }
+}
+
+func TestOnlyFinalizersLabelsAndAnnotationsOfARequestChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		st := connect(t, o, o.AdminKey()).Omni().State()
+
+		r := infra.NewMachineRequest("r")
+		r.TypedSpec().Value.TalosVersion = "1.13.5"
+		require.NoError(t, st.Create(t.Context(), r))
+
+		_, err := st.UpdateWithConflicts(t.Context(), r.Metadata(), func(r resource.Resource) error {
+			r.Metadata().Annotations().Set("reboot", "1")
+
+			return nil
+		})
+		require.NoError(t, err)
+
+		_, err = st.UpdateWithConflicts(t.Context(), r.Metadata(), func(r resource.Resource) error {
+			r.(*infra.MachineRequest).TypedSpec().Value.TalosVersion = "1.13.4"
+
+			return nil
+		})
+		assert.ErrorContains(t, err, "code = InvalidArgument desc = failed to validate: 1 error occurred:\n\t* machine request spec is immutable")
+	})
+}
+
+func TestNothingIsServedBeforeTheEULAIsAccepted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{PendingEULA: true})
+		c := connect(t, o, o.AdminKey())
+
+		err := getVersion(t.Context(), c)
+		assert.Equal(t, codes.FailedPrecondition, status.Code(err))
+		assert.ErrorContains(t, err, "EULA has not been accepted")
+
+		acceptance := auth.NewEulaAcceptance()
+		require.NoError(t, connect(t, o, "").Omni().State().Create(t.Context(), acceptance))
+		assert.NoError(t, getVersion(t.Context(), c))
+	})
+}
+
+func TestEverybodyKnowsHowToLogIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+
+		_, err := connect(t, o, "").Omni().State().Get(t.Context(), auth.NewAuthConfig().Metadata())
+		assert.NoError(t, err)
+	})
+}
+
+func TestSuspendedAuthMakesEverybodyAReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{SuspendedAuth: true})
+		st := connect(t, o, o.AdminKey()).Omni().State()
+
+		require.NoError(t, list(infra.NewMachineRequest(""))(t.Context(), st))
+		assert.ErrorContains(t, create(omni.NewMachineClass("c"))(t.Context(), st), `insufficient role: "Reader"`)
+	})
+}
+
+func TestAProviderThatIsNotRegisteredMayDoNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		c := provider(t, o, "fakecloud")
+
+		require.NoError(t, o.State().TeardownAndDestroy(within(t, time.Minute), infra.NewProvider("fakecloud").Metadata()))
+
+		err := list(infra.NewMachineRequest(""))(t.Context(), c.Omni().State())
+		// Omni removes the service account as well; whichever comes first is what the provider sees.
+		assert.Contains(t, []string{
+			`rpc error: code = PermissionDenied desc = infra provider with name "fakecloud" is not registered in the system`,
+			invalidSignature,
+		}, fmt.Sprint(err))
+	})
+}
+
+func TestMetadataLimits(t *testing.T) {
+	many := map[string]string{}
+	for i := range 257 {
+		many[strconv.Itoa(i)] = ""
+	}
+
+	for _, tc := range []struct {
+		name                string
+		id                  string
+		labels, annotations map[string]string
+		want                string
+	}{
+		{"no id", "", nil, nil, "resource ID must not be empty"},
+		{"long id", strings.Repeat("a", 1025), nil, nil, "resource ID is too long: 1025 bytes (max 1024)"},
+		{"newline", "c", nil, map[string]string{"k": "a\nb"}, `annotation value for key "k" must not contain control characters`},
+		{"long value", "c", nil, map[string]string{"k": strings.Repeat("a", 16*1024+1)}, `annotation value for key "k" is too long: 16385 bytes (max 16384)`},
+		{"many labels", "c", many, nil, "too many labels: 257 (max 256)"},
+		{"largest", strings.Repeat("a", 1024), nil, map[string]string{"k": strings.Repeat("a", 16*1024)}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := start(t, sim.Options{})
+				class := infra.NewMachineRequest(tc.id)
+				class.TypedSpec().Value.TalosVersion = "1.13.5"
+
+				for k, v := range tc.labels {
+					class.Metadata().Labels().Set(k, v)
+				}
+
+				for k, v := range tc.annotations {
+					class.Metadata().Annotations().Set(k, v)
+				}
+
+				err := connect(t, o, o.AdminKey()).Omni().State().Create(t.Context(), class)
+				if tc.want == "" {
+					assert.NoError(t, err)
+				} else {
+					assert.ErrorContains(t, err, "code = InvalidArgument desc = failed to validate: 1 error occurred:\n\t* "+tc.want)
+				}
+			})
+		})
+	}
+}
+
+func TestUnmodelledCallsNameThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		c := connect(t, o, o.AdminKey())
+
+		_, err := c.Management().Talosconfig(t.Context())
+		assert.Equal(t, codes.Unimplemented, status.Code(err))
+		assert.ErrorContains(t, err, "/management.ManagementService/Talosconfig")
+
+		_, err = c.Auth().RegisterPGPPublicKey(t.Context(), "a@b", nil)
+		assert.Equal(t, codes.Unimplemented, status.Code(err))
+		assert.Equal(t, []string{"/management.ManagementService/Talosconfig", "/auth.AuthService/RegisterPublicKey"}, o.Unmodelled())
+	})
+}
+
+// FuzzSignatureHeader proves that no signature header ends the server or lets a caller in.
+func FuzzSignatureHeader(f *testing.F) {
+	f.Add("siderov1 a b c", `{"headers":{},"method":"/cosi.resource.State/Get"}`)
+	f.Add("siderov1", "{")
+	f.Add("siderov1 a  AAAA", "null")
+	f.Add("", "")
+
+	o, err := sim.New(sim.Options{})
+	require.NoError(f, err)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- o.Run(ctx) }()
+
+	f.Cleanup(func() {
+		cancel()
+		require.NoError(f, <-ended)
+	})
+
+	var signature, payload string
+
+	c, err := o.Client(o.AdminKey(), tampered(func(md metadata.MD) {
+		md.Set(message.SignatureHeaderKey, signature)
+		md.Set(message.PayloadHeaderKey, payload)
+	}))
+	require.NoError(f, err)
+	f.Cleanup(func() { require.NoError(f, c.Close()) })
+
+	f.Fuzz(func(t *testing.T, s, p string) {
+		signature, payload = printable(s), printable(p)
+		require.EqualError(t, getVersion(t.Context(), c), invalidSignature)
+	})
+}
+
+// printable drops what gRPC does not carry in metadata.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return -1
+		}
+
+		return r
+	}, s)
+}

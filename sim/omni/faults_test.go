@@ -1,0 +1,230 @@
+package omni_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/safe"
+	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/siderolabs/omni/client/pkg/jointoken"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
+
+	sim "github.com/omni-infra/omni-infra-providers/sim/omni"
+	"github.com/omni-infra/omni-infra-providers/sim/talosapi"
+)
+
+func TestALostReplyHasItsEffect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		st := provider(t, o, "fakecloud").Omni().State()
+		o.Inject(sim.Fault{Method: "Create", Type: infra.MachineRequestStatusType, LoseReply: true})
+
+		assert.Equal(t, codes.Unavailable, status.Code(st.Create(t.Context(), infra.NewMachineRequestStatus("r"))))
+		assert.True(t, state.IsConflictError(st.Create(t.Context(), infra.NewMachineRequestStatus("r"))))
+	})
+}
+
+func TestAFaultBefallsTheCallsItNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		mine := provider(t, o, "fakecloud").Omni().State()
+		other := provider(t, o, "thirdcloud").Omni().State()
+		remove := o.Inject(sim.Fault{Method: "List", Type: infra.MachineRequestType, Provider: "fakecloud", Nth: 2, Times: 2, Err: sim.ErrUnavailable})
+
+		var answers []codes.Code
+		for range 4 {
+			answers = append(answers, status.Code(list(infra.NewMachineRequest(""))(t.Context(), mine)))
+			require.NoError(t, list(infra.NewMachineRequest(""))(t.Context(), other))
+			require.NoError(t, list(infra.NewMachineRequestStatus(""))(t.Context(), mine))
+		}
+
+		assert.Equal(t, []codes.Code{codes.OK, codes.Unavailable, codes.Unavailable, codes.OK}, answers)
+		remove()
+
+		stop := o.Inject(sim.Fault{Times: -1, Err: sim.ErrUnavailable})
+		require.Error(t, list(infra.NewMachineRequest(""))(t.Context(), other))
+		stop()
+		require.NoError(t, list(infra.NewMachineRequest(""))(t.Context(), other))
+	})
+}
+
+func TestAConflictIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		st := provider(t, o, "fakecloud").Omni().State()
+
+		require.NoError(t, st.Create(t.Context(), infra.NewMachineStatus("m")))
+		o.Inject(sim.Fault{Method: "Update", ID: "m", Times: 3, Err: sim.ErrConflict})
+
+		tries := 0
+		_, err := safe.StateUpdateWithConflicts(t.Context(), st, infra.NewMachineStatus("m").Metadata(), func(r *infra.MachineStatus) error {
+			tries++
+			r.TypedSpec().Value.ReadyToUse = true
+
+			return nil
+		})
+
+		require.NoError(t, err)
+		assert.Equal(t, 4, tries)
+	})
+}
+
+func TestHeldDelayedAndDroppedCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		c := connect(t, o, o.AdminKey())
+		hold := make(chan struct{})
+
+		o.Inject(sim.Fault{Method: "Get", Hold: hold})
+		o.Inject(sim.Fault{Method: "Get", Nth: 2, Delay: time.Minute})
+		o.Inject(sim.Fault{Method: "Get", Nth: 3, Drop: true})
+
+		began := time.Now()
+
+		time.AfterFunc(time.Hour, func() { close(hold) })
+		require.NoError(t, getVersion(t.Context(), c))
+		assert.Equal(t, time.Hour, time.Since(began))
+
+		require.NoError(t, getVersion(t.Context(), c))
+		assert.Equal(t, time.Hour+time.Minute, time.Since(began))
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(getVersion(ctx, c)))
+	})
+}
+
+// TestARestartLosesWhatIsInMemory restarts an Omni with a provider and a machine, whose tunnel is up.
+func TestARestartLosesWhatIsInMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJoiner(t, sim.Options{})
+		ctx := within(t, time.Hour)
+		key, err := j.omni.CreateProvider(ctx, "second")
+		require.NoError(t, err)
+
+		st := connect(t, j.omni, key).Omni().State()
+		require.NoError(t, st.Create(ctx, infra.NewProviderHealthStatus("second")))
+		require.NoError(t, st.Create(ctx, infra.NewMachineRequestStatus("r")))
+
+		resp, err := j.join(j.request("u", j.sign(j.providerToken(), jointoken.Version2, own), unique(t, "f", "t")))
+		require.NoError(t, err)
+
+		stream := j.open(resp.GetNodeAddressPrefix(), talosapi.Report{UUID: "u"})
+		events := make(chan state.Event)
+		require.NoError(t, st.WatchKind(ctx, infra.NewMachineRequestStatus("").Metadata(), events, state.WithBootstrapContents(true)))
+		require.Equal(t, "r", (<-events).Resource.Metadata().ID())
+
+		began := time.Now()
+		require.NoError(t, j.omni.Restart(ctx, 10*time.Minute))
+		assert.Equal(t, 10*time.Minute, time.Since(began))
+
+		_, err = stream.Recv()
+		require.Error(t, err)
+
+		_, err = st.Get(ctx, infra.NewProviderHealthStatus("second").Metadata())
+		assert.True(t, state.IsNotFoundError(err), "health is gone: %v", err)
+		require.NotNil(t, j.link("u"))
+
+		// The watch goes on where it was.
+		require.NoError(t, st.Create(ctx, infra.NewMachineRequestStatus("s")))
+
+		for event := range events {
+			if event.Resource != nil && event.Resource.Metadata().ID() == "s" {
+				break
+			}
+
+			require.NotEqual(t, state.Errored, event.Type, "%v", event.Error)
+		}
+	})
+}
+
+func TestCallsFailWhileOmniIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		c := connect(t, o, o.AdminKey())
+		require.NoError(t, getVersion(t.Context(), c))
+
+		ended := make(chan error, 1)
+
+		go func() { ended <- o.Restart(within(t, time.Hour), time.Minute) }()
+
+		synctest.Wait()
+		assert.Equal(t, codes.Unavailable, status.Code(getVersion(t.Context(), c)))
+		require.NoError(t, <-ended)
+		time.Sleep(2 * time.Minute) // the client's pause
+		assert.NoError(t, getVersion(t.Context(), c))
+	})
+}
+
+func TestAPartitionEndsWatchesAndHeals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		c := provider(t, o, "fakecloud")
+		require.NoError(t, getVersion(t.Context(), c))
+
+		o.PartitionAPI(true)
+		assert.Equal(t, codes.Unavailable, status.Code(getVersion(t.Context(), c)))
+		time.Sleep(time.Hour)
+		assert.Equal(t, codes.Unavailable, status.Code(getVersion(t.Context(), c)))
+
+		o.PartitionAPI(false)
+		time.Sleep(3 * time.Minute)
+		assert.NoError(t, getVersion(t.Context(), c))
+	})
+}
+
+// TestAShortHistoryBreaksSlowWatches proves that a watcher who falls behind is told so.
+func TestAShortHistoryBreaksSlowWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{History: 16})
+
+		for _, id := range "abcdefghijklmnopqrstuvwxyz" {
+			request := infra.NewMachineRequest(string(id))
+			require.NoError(t, o.State().Create(t.Context(), request))
+		}
+
+		slow := make(chan state.Event)
+		require.NoError(t, o.State().WatchKind(within(t, time.Hour), infra.NewMachineRequest("").Metadata(), slow))
+
+		for range 40 {
+			_, err := o.State().UpdateWithConflicts(t.Context(), infra.NewMachineRequest("a").Metadata(), func(r resource.Resource) error {
+				r.Metadata().Annotations().Set("t", time.Now().String())
+				time.Sleep(time.Millisecond)
+
+				return nil
+			})
+			require.NoError(t, err)
+		}
+
+		broken := false
+		for range 20 {
+			if event := <-slow; event.Type == state.Errored {
+				broken = true
+
+				break
+			}
+		}
+
+		assert.True(t, broken)
+	})
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for want, opts := range map[string]sim.Options{
+		`join tokens mode "odd": want strict, legacyAllowed or legacy`: {JoinTokensMode: "odd"},
+		"history of 3 events: want at least 16":                        {History: 3},
+		"limit of -1 machines: want 0 for none, or more":               {MaxMachines: -1},
+	} {
+		_, err := sim.New(opts)
+		assert.EqualError(t, err, "set up the simulated Omni: "+want)
+	}
+}
