@@ -73,6 +73,7 @@ type Machine struct {
 	orders chan order
 
 	mu     sync.Mutex
+	off    bool
 	status Status
 }
 
@@ -111,12 +112,12 @@ type order struct {
 
 func (o order) Error() string { return "the machine leaves: " + string(o.end) }
 
-// PressPowerButton asks the machine to shut down, as the ACPI power button does. A machine that is off does not notice.
+// PressPowerButton asks the machine to shut down, as the ACPI power button does. A machine that has gone off does not notice.
 func (m *Machine) PressPowerButton() {
 	m.order(order{end: EndPowerOff, stage: talosapi.StageShuttingDown})
 }
 
-// Restart asks the machine to reboot, as a guest agent does. A machine that is off does not notice.
+// Restart asks the machine to reboot, as a guest agent does. A machine that has gone off does not notice.
 func (m *Machine) Restart() {
 	m.order(order{end: EndReboot, stage: talosapi.StageRebooting})
 }
@@ -124,9 +125,31 @@ func (m *Machine) Restart() {
 func (m *Machine) order(o order) {
 	m.init()
 
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if m.off {
+		return
+	}
+
 	select {
 	case m.orders <- o:
 	default: // An order is waiting already, and the machine obeys only one.
+	}
+}
+
+// power notes whether the machine is on. What was ordered too late to be obeyed is forgotten when it goes off.
+func (m *Machine) power(on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	m.off = !on
+
+	if !on {
+		select {
+		case <-m.orders:
+		default:
+		}
 	}
 }
 
@@ -153,11 +176,9 @@ func (m *Machine) Run(ctx context.Context) error {
 // other error means that the machine's own fields are wrong.
 func (m *Machine) Boot(ctx context.Context) (End, error) {
 	m.init()
+	m.power(true)
 
-	select {
-	case <-m.orders: // An order from before the machine was on.
-	default:
-	}
+	defer m.power(false)
 
 	id, err := uuid.Parse(m.UUID)
 	if err != nil {
