@@ -24,15 +24,18 @@ type Screen struct {
 	// width is the terminal's.
 	width int
 
-	mu     sync.Mutex
-	start  time.Time
-	title  string
-	steps  []shownStep
-	total  int
-	rows   []Row
-	lines  int // of the picture that is on the terminal
-	ticker chan struct{}
-	done   sync.WaitGroup
+	mu    sync.Mutex
+	start time.Time
+	title string
+	steps []shownStep
+	total int
+	// machines is how many there should be.
+	machines int
+	rows     []Row
+	lines    int // of the picture that is on the terminal
+	ended    bool
+	ticker   chan struct{}
+	done     sync.WaitGroup
 }
 
 type shownStep struct {
@@ -64,11 +67,11 @@ func (s *Screen) Note(format string, args ...any) {
 	s.drawLocked()
 }
 
-func (s *Screen) begin(title string, total int) {
+func (s *Screen) begin(title string, steps, machines int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.title, s.total, s.start = title, total, time.Now()
+	s.title, s.total, s.machines, s.start = title, steps, machines, time.Now()
 
 	if !s.live {
 		s.printLocked("%s", title)
@@ -136,14 +139,14 @@ func (s *Screen) changed(rows []Row) {
 
 	switch {
 	case s.live:
-	case len(rows) > maxRows || len(before) > maxRows:
-		if now := sums(rows); now != sums(before) && worthIt(len(rows), rows, before) {
-			s.printLocked("  %s", now)
+	case s.machines > maxRows:
+		if s.worthALine(rows, before) {
+			s.printLocked("  %s", sums(rows))
 		}
 	default:
 		for _, row := range rows {
-			if old, ok := find(before, row.Request); !ok || old.String() != row.String() || old.UUID != row.UUID {
-				s.printLocked("  %s%s", row, uuidNote(row, old))
+			if old, ok := find(before, row.Request); !ok || old.String() != row.String() || matched(row, old) != "" {
+				s.printLocked("  %s%s", row, matched(row, old))
 			}
 		}
 
@@ -155,25 +158,30 @@ func (s *Screen) changed(rows []Row) {
 	}
 }
 
-// worthIt thins out the sums of many machines: it is true about ten times on the way of a whole set.
-func worthIt(total int, now, before []Row) bool {
-	tenth := func(rows []Row, is func(Row) bool) int {
-		n := 0
-
-		for _, row := range rows {
-			if is(row) {
-				n++
-			}
+// worthALine thins out the sums of many machines: a line for each tenth of them that got somewhere.
+func (s *Screen) worthALine(now, before []Row) bool {
+	for _, is := range []func(Row) bool{func(Row) bool { return true }, Row.Provisioned, Row.Up} {
+		if 10*number(now, is)/s.machines != 10*number(before, is)/s.machines {
+			return true
 		}
-
-		return 10 * n / max(total, 1)
 	}
 
-	return tenth(now, Row.Provisioned) != tenth(before, Row.Provisioned) || tenth(now, Row.Up) != tenth(before, Row.Up) ||
-		10*len(now)/max(total, 1) != 10*len(before)/max(total, 1)
+	return false
 }
 
-func uuidNote(row, old Row) string {
+func number(rows []Row, is func(Row) bool) int {
+	n := 0
+
+	for _, row := range rows {
+		if is(row) {
+			n++
+		}
+	}
+
+	return n
+}
+
+func matched(row, old Row) string {
 	if row.UUID != "" && row.UUID != old.UUID {
 		return " (matched with machine " + row.UUID + ")"
 	}
@@ -193,19 +201,22 @@ func (s *Screen) end() {
 
 	s.eraseLocked()
 	s.drawLocked()
-	s.lines = 0
-	s.live = false
+	s.lines, s.ended = 0, true
 }
 
-// Summary prints how long each step took, and what else is worth knowing.
+// Summary prints how long each step took, unless the last picture shows it, and what else is worth knowing.
 func (s *Screen) Summary(facts ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	fmt.Fprintf(s.out, "\n%s, in %s\n", s.title, seconds(time.Since(s.start)))
+	fmt.Fprintln(s.out)
 
-	for _, step := range s.steps {
-		fmt.Fprintf(s.out, "  %9s  %s\n", seconds(step.took), step.title)
+	if !s.live {
+		fmt.Fprintf(s.out, "%s, in %s\n", s.title, seconds(time.Since(s.start)))
+
+		for _, step := range s.steps {
+			fmt.Fprintf(s.out, "  %9s  %s\n", seconds(step.took), step.title)
+		}
 	}
 
 	for _, fact := range facts {
@@ -229,7 +240,7 @@ func (s *Screen) eraseLocked() {
 }
 
 func (s *Screen) drawLocked() {
-	if !s.live || s.title == "" {
+	if !s.live || s.title == "" || s.ended {
 		return
 	}
 
@@ -280,21 +291,6 @@ func (s *Screen) pictureLocked() []string {
 
 // sums counts the machines.
 func sums(rows []Row) string {
-	var made, up, leaving int
-
-	for _, row := range rows {
-		if row.Provisioned() {
-			made++
-		}
-
-		if row.Up() {
-			up++
-		}
-
-		if row.Leaving {
-			leaving++
-		}
-	}
-
-	return fmt.Sprintf("%d requested, %d made, %d up, %d leaving", len(rows), made, up, leaving)
+	return fmt.Sprintf("%d requested, %d made, %d up, %d leaving", len(rows),
+		number(rows, Row.Provisioned), number(rows, Row.Up), number(rows, func(r Row) bool { return r.Leaving }))
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,7 +110,7 @@ func Tell(ctx context.Context, cfg Config) error {
 	t := &teller{Config: cfg, world: world}
 	steps := t.steps()
 
-	cfg.Screen.begin(fmt.Sprintf("%s of provider %q", count(cfg.Machines, "machine"), cfg.Provider), len(steps))
+	cfg.Screen.begin(fmt.Sprintf("%s of provider %q", count(cfg.Machines, "machine"), cfg.Provider), len(steps), cfg.Machines)
 
 	for _, s := range steps {
 		if err := t.do(ctx, s); err != nil {
@@ -280,18 +281,14 @@ func (t *teller) lacksProvisioned(rows []Row) string {
 func (t *teller) lacksUp(rows []Row) string { return t.lacks(rows, "up", Row.Up) }
 
 func (t *teller) lacks(rows []Row, what string, is func(Row) bool) string {
-	n, example := 0, ""
-
-	for _, row := range rows {
-		if is(row) {
-			n++
-		} else if example == "" {
-			example = "; " + row.String()
-		}
-	}
-
+	n := number(rows, is)
 	if n == t.Machines && len(rows) == n {
 		return ""
+	}
+
+	example := ""
+	if i := slices.IndexFunc(rows, func(r Row) bool { return !is(r) }); i >= 0 {
+		example = "; " + rows[i].String()
 	}
 
 	return fmt.Sprintf("%d of %d %s, %d requested%s", n, t.Machines, what, len(rows), example)
@@ -306,10 +303,8 @@ func (t *teller) lacksNothing(rows []Row) string {
 }
 
 func find(rows []Row, request string) (Row, bool) {
-	for _, row := range rows {
-		if row.Request == request {
-			return row, true
-		}
+	if i := slices.IndexFunc(rows, func(r Row) bool { return r.Request == request }); i >= 0 {
+		return rows[i], true
 	}
 
 	return Row{}, false

@@ -134,7 +134,7 @@ func TestPlainScreenPrintsEachChangeOnce(t *testing.T) {
 		var out bytes.Buffer
 
 		s := NewScreen(&out, true)
-		s.begin("title", 1)
+		s.begin("title", 1, 3)
 		s.beginStep("step")
 		s.changed([]Row{{Request: "a"}})
 		s.changed([]Row{{Request: "a"}})
@@ -152,6 +152,28 @@ func TestPlainScreenPrintsEachChangeOnce(t *testing.T) {
    1.00 s    a: up (matched with machine u)
    1.00 s    a: gone
 `, out.String())
+	})
+}
+
+func TestManyMachinesAreCountedNotListed(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+
+		s := NewScreen(&out, true)
+		s.begin("title", 1, 200)
+
+		for n := range 200 {
+			s.changed(make([]Row, n+1))
+		}
+
+		s.changed(nil)
+
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		require.Len(t, lines, 1+10+1)
+		assert.Equal(t, "   0.00 s    20 requested, 0 made, 0 up, 0 leaving", lines[1])
+		assert.Equal(t, "   0.00 s    0 requested, 0 made, 0 up, 0 leaving", lines[11])
 	})
 }
 
