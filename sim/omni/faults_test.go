@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/stretchr/testify/assert"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/siderolabs/omni/client/pkg/jointoken"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
 
 	sim "github.com/omni-infra/omni-infra-providers/sim/omni"
 	"github.com/omni-infra/omni-infra-providers/sim/talosapi"
@@ -182,46 +182,34 @@ func TestAPartitionEndsWatchesAndHeals(t *testing.T) {
 	})
 }
 
-// TestAShortHistoryBreaksSlowWatches proves that a watcher who falls behind is told so.
-func TestAShortHistoryBreaksSlowWatches(t *testing.T) {
+// TestBrokenWatchesSaySo proves that a watcher of one kind is told, and that others are not affected.
+func TestBrokenWatchesSaySo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := start(t, sim.Options{History: 16})
+		o := start(t, sim.Options{})
+		st := provider(t, o, "fakecloud").Omni().State()
+		ctx := within(t, time.Hour)
+		requests, statuses, versions := make(chan state.Event), make(chan state.Event), make(chan []state.Event)
 
-		for _, id := range "abcdefghijklmnopqrstuvwxyz" {
-			request := infra.NewMachineRequest(string(id))
-			require.NoError(t, o.State().Create(t.Context(), request))
-		}
+		require.NoError(t, st.WatchKind(ctx, infra.NewMachineRequest("").Metadata(), requests))
+		require.NoError(t, st.WatchKind(ctx, infra.NewMachineRequestStatus("").Metadata(), statuses))
+		require.NoError(t, st.WatchKindAggregated(ctx, omni.NewTalosVersion("").Metadata(), versions))
 
-		slow := make(chan state.Event)
-		require.NoError(t, o.State().WatchKind(within(t, time.Hour), infra.NewMachineRequest("").Metadata(), slow))
+		o.BreakWatches(infra.MachineRequestType)
+		o.BreakWatches(omni.TalosVersionType)
 
-		for range 40 {
-			_, err := o.State().UpdateWithConflicts(t.Context(), infra.NewMachineRequest("a").Metadata(), func(r resource.Resource) error {
-				r.Metadata().Annotations().Set("t", time.Now().String())
-				time.Sleep(time.Millisecond)
+		event := <-requests
+		assert.Equal(t, state.Errored, event.Type)
+		assert.ErrorContains(t, event.Error, "buffer overrun")
+		assert.Equal(t, state.Errored, (<-versions)[0].Type)
 
-				return nil
-			})
-			require.NoError(t, err)
-		}
-
-		broken := false
-		for range 20 {
-			if event := <-slow; event.Type == state.Errored {
-				broken = true
-
-				break
-			}
-		}
-
-		assert.True(t, broken)
+		require.NoError(t, st.Create(ctx, infra.NewMachineRequestStatus("r")))
+		assert.Equal(t, state.Created, (<-statuses).Type)
 	})
 }
 
 func TestOptionsAreChecked(t *testing.T) {
 	for want, opts := range map[string]sim.Options{
 		`join tokens mode "odd": want strict, legacyAllowed or legacy`: {JoinTokensMode: "odd"},
-		"history of 3 events: want at least 16":                        {History: 3},
 		"limit of -1 machines: want 0 for none, or more":               {MaxMachines: -1},
 	} {
 		_, err := sim.New(opts)

@@ -89,8 +89,6 @@ type Options struct {
 	// FactoryURL is the image factory that clients are told to download images from; empty means "https://factory.talos.dev".
 	FactoryURL string
 
-	// History is how many events of each kind of resource a watch may fall behind before it breaks; 0 means 16,384. At least 16.
-	History int
 	// Defects switches on known defects of the real server.
 	Defects Defects
 	// Timing has the periods of Omni; the zero value is those of the real one.
@@ -115,8 +113,6 @@ const (
 	defaultAPIURL        = "http://127.0.0.1:8099"
 	defaultMachineAPIURL = "grpc://127.0.0.1:8090"
 	defaultWireGuard     = "127.0.0.1:50180"
-	defaultHistory       = 16384
-	minHistory           = 16
 	pipeBuffer           = 1 << 20
 )
 
@@ -143,14 +139,6 @@ func (o Options) withDefaults() (Options, error) {
 	default:
 		return o, fmt.Errorf("join tokens mode %q: want %s, %s or %s",
 			o.JoinTokensMode, JoinTokensStrict, JoinTokensLegacyAllowed, JoinTokensLegacy)
-	}
-
-	if o.History == 0 {
-		o.History = defaultHistory
-	}
-
-	if o.History < minHistory {
-		return o, fmt.Errorf("history of %d events: want at least %d", o.History, minHistory)
 	}
 
 	if o.MaxMachines < 0 {
@@ -192,6 +180,7 @@ type Omni struct {
 	tunnels    *tunnels
 	faults     faults
 	unmodelled unmodelled
+	breakers   breakers
 	verifiers  sync.Map // fingerprint => message.SignatureVerifier
 
 	restarts chan restart
@@ -211,7 +200,7 @@ func New(opts Options) (*Omni, error) {
 
 	o := &Omni{
 		opts:        opts,
-		state:       newState(opts.History),
+		state:       newState(),
 		api:         newPort(),
 		machine:     newPort(),
 		apiPipe:     bufconn.Listen(pipeBuffer),

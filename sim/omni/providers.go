@@ -13,6 +13,8 @@ import (
 	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/omni-infra/omni-infra-providers/sim/omni/internal/validation"
 )
 
 // infraResource is what a provider may do with a kind of resource in the shared infra-provider namespaces. It only ever sees
@@ -48,8 +50,9 @@ func isInfraResource(ns resource.Namespace, typ resource.Type) bool {
 // providerGate is the second gate: it keeps each infra provider to its own resources, and everybody else from writing those
 // of providers. All other resources it passes on.
 type providerGate struct {
-	core    state.State
-	defects Defects
+	core     state.State
+	defects  Defects
+	breakers *breakers
 }
 
 // grant is what a caller may see of a kind of resource.
@@ -211,8 +214,10 @@ func (p *providerGate) Create(ctx context.Context, r resource.Resource, opts ...
 		return status.Errorf(codes.InvalidArgument, "resource ID must match the infra provider ID %q", g.provider)
 	}
 
-	if err = refusal(checkMachineRequest(nil, r)); err != nil {
-		return err
+	if isInfraResource(md.Namespace(), md.Type()) {
+		if err = refusal(validation.Create(ctx, p.core, r)...); err != nil {
+			return err
+		}
 	}
 
 	g.claim(r)
@@ -242,8 +247,10 @@ func (p *providerGate) Update(ctx context.Context, r resource.Resource, opts ...
 			"infra providers are not allowed to update %q resources other than setting finalizers", md.Type())
 	}
 
-	if err = refusal(checkMachineRequest(stored, r)); err != nil {
-		return err
+	if isInfraResource(md.Namespace(), md.Type()) {
+		if err = refusal(validation.Update(ctx, p.core, stored, r)...); err != nil {
+			return err
+		}
 	}
 
 	g.claim(r)

@@ -24,8 +24,14 @@ import (
 	"github.com/omni-infra/omni-infra-providers/sim/omni/internal/control"
 )
 
-// keepaliveMinTime is how often a client may ask whether the connection is alive. Omni's clients ask each minute.
-const keepaliveMinTime = 10 * time.Second
+const (
+	// keepaliveMinTime is how often a client may ask whether the connection is alive. Omni's clients ask each minute.
+	keepaliveMinTime = 10 * time.Second
+	// keepaliveTime and keepaliveTimeout are how soon Omni asks and gives up, so that the tunnel of a machine whose power is
+	// cut ends.
+	keepaliveTime    = 20 * time.Second
+	keepaliveTimeout = 10 * time.Second
+)
 
 // Run serves in-process clients and machines and runs Omni's controllers until ctx ends, and returns nil then. All that it
 // started has ended when it returns. An Omni runs once.
@@ -265,6 +271,7 @@ func (o *Omni) server(unary []grpc.UnaryServerInterceptor, stream []grpc.StreamS
 		grpc.MaxRecvMsgSize(constants.GRPCMaxMessageSize),
 		grpc.MaxSendMsgSize(constants.GRPCMaxMessageSize),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinTime, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.WaitForHandlers(true),
 	)
 }

@@ -29,13 +29,16 @@ import (
 // apiVersion is the version of the API that SysVersion names; clients that know their own refuse another.
 const apiVersion = 1
 
-// initialHistory is how many events the history of a kind of resource has room for at first.
-const initialHistory = 64
+// The history of a kind of resource has room for so many events at first, and grows up to that many.
+const (
+	initialHistory = 64
+	maxHistory     = 16384
+)
 
-func newState(history int) state.State {
+func newState() state.State {
 	build := inmem.NewStateWithOptions(
-		inmem.WithHistoryMaxCapacity(history),
-		inmem.WithHistoryInitialCapacity(min(initialHistory, history)),
+		inmem.WithHistoryMaxCapacity(maxHistory),
+		inmem.WithHistoryInitialCapacity(initialHistory),
 	)
 
 	return state.WrapCore(namespaced.NewState(func(ns resource.Namespace) state.CoreState { return build(ns) }))

@@ -2,7 +2,9 @@ package omni
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"slices"
@@ -135,7 +137,11 @@ func (t *tunnels) CreateStream(stream sideropb.WireGuardOverGRPCService_CreateSt
 	for {
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			if err := context.Cause(ctx); !errors.Is(err, io.EOF) {
+				return err
+			}
+
+			return nil // The machine closed its side in order.
 		case command := <-machine.commands:
 			data, err := talosapi.Encode(command)
 			if err != nil {
