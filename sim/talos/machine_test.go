@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/omni-infra/omni-infra-providers/sim/talos"
+	"github.com/omni-infra/omni-infra-providers/sim/talos/internal/omnitest"
 	"github.com/omni-infra/omni-infra-providers/sim/talos/meta"
 	"github.com/omni-infra/omni-infra-providers/sim/talosapi"
 )
@@ -25,9 +26,9 @@ const (
 	joinDoc = "apiVersion: v1alpha1\nkind: SideroLinkConfig\napiUrl: grpc://omni.example:8090?jointoken=t0ken\n"
 )
 
-// machine is one that joins o by a kernel argument; change may make it another.
-func (o *omni) machine(change ...func(*talos.Machine)) *talos.Machine {
-	m := &talos.Machine{UUID: id, Cmdline: "console=ttyS0 " + apiArg, Dial: o.dial}
+// machine returns one that joins o by a kernel argument; change may make it another.
+func machine(o *omnitest.Omni, change ...func(*talos.Machine)) *talos.Machine {
+	m := &talos.Machine{UUID: id, Cmdline: "console=ttyS0 " + apiArg, Dial: o.Dial}
 	for _, f := range change {
 		f(m)
 	}
@@ -36,7 +37,7 @@ func (o *omni) machine(change ...func(*talos.Machine)) *talos.Machine {
 }
 
 // run runs m until the test's bubble ends it, and returns the result of Run.
-func run(t *testing.T, o *omni, m *talos.Machine) (ctx context.Context, cut context.CancelFunc, result <-chan error) {
+func run(t *testing.T, o *omnitest.Omni, m *talos.Machine) (ctx context.Context, cut context.CancelFunc, result <-chan error) {
 	t.Helper()
 
 	ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
@@ -48,7 +49,7 @@ func run(t *testing.T, o *omni, m *talos.Machine) (ctx context.Context, cut cont
 	t.Cleanup(func() {
 		cut()
 		cancel()
-		o.stop()
+		o.Stop()
 	})
 
 	return ctx, cut, ended
@@ -56,15 +57,15 @@ func run(t *testing.T, o *omni, m *talos.Machine) (ctx context.Context, cut cont
 
 func TestUpperCaseSMBIOSUUIDJoinsInLowerCase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOmni()
-		ctx, _, _ := run(t, o, o.machine(func(m *talos.Machine) {
+		o := omnitest.New()
+		ctx, _, _ := run(t, o, machine(o, func(m *talos.Machine) {
 			m.UUID = "4C4C4544-0042-3510-8052-B4C04F4D4E31"
 			m.TalosVersion, m.Schematic, m.Hostname = "v1.12.1", "376567", "node-1"
 			m.CPUs, m.MemoryMiB, m.Arch = 2, 2048, "amd64"
 			m.Disks = []talosapi.Disk{{Name: "vda", Size: 10 << 30}}
 		}))
 
-		report := await(ctx, t, o.reports, "report")
+		report := omnitest.Await(ctx, t, o.Reports, "report")
 		require.NotEmpty(t, report.BootID)
 
 		report.BootID = ""
@@ -73,7 +74,7 @@ func TestUpperCaseSMBIOSUUIDJoinsInLowerCase(t *testing.T) {
 			Arch: "amd64", CPUs: 2, MemoryMiB: 2048, Disks: []talosapi.Disk{{Name: "vda", Size: 10 << 30}},
 		}, report)
 
-		calls := o.calls()
+		calls := o.Calls()
 		require.Len(t, calls, 1)
 		require.Equal(t, id, calls[0].GetNodeUuid())
 		require.Equal(t, "v1.12.1", calls[0].GetTalosVersion())
@@ -84,17 +85,17 @@ func TestUpperCaseSMBIOSUUIDJoinsInLowerCase(t *testing.T) {
 
 func TestMachineWithoutUniqueTokenGoesThroughLimbo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOmni()
+		o := omnitest.New()
 		store := &meta.Memory{}
-		ctx, _, _ := run(t, o, o.machine(func(m *talos.Machine) { m.Meta = store }))
+		ctx, _, _ := run(t, o, machine(o, func(m *talos.Machine) { m.Meta = store }))
 
-		await(ctx, t, o.reports, "report in limbo")
-		require.Empty(t, o.calls()[0].GetNodeUniqueToken())
+		omnitest.Await(ctx, t, o.Reports, "report in limbo")
+		require.Empty(t, o.Calls()[0].GetNodeUniqueToken())
 
-		o.commands <- talosapi.Message{Command: talosapi.CommandUniqueToken, Value: "unique"}
-		await(ctx, t, o.reports, "report after joining")
+		o.Commands <- talosapi.Message{Command: talosapi.CommandUniqueToken, Value: "unique"}
+		omnitest.Await(ctx, t, o.Reports, "report after joining")
 
-		calls := o.calls()
+		calls := o.Calls()
 		require.Len(t, calls, 2)
 		require.Equal(t, "unique", calls[1].GetNodeUniqueToken())
 		require.Equal(t, calls[0].GetNodePublicKey(), calls[1].GetNodePublicKey(), "one boot has one key")
@@ -104,65 +105,65 @@ func TestMachineWithoutUniqueTokenGoesThroughLimbo(t *testing.T) {
 
 func TestUUIDConflictIsResolvedForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOmni()
-		ctx, _, _ := run(t, o, o.machine())
+		o := omnitest.New()
+		ctx, _, _ := run(t, o, machine(o))
 		other := uuid.NewString()
 
-		await(ctx, t, o.reports, "report under the UUID in conflict")
+		omnitest.Await(ctx, t, o.Reports, "report under the UUID in conflict")
 
-		o.commands <- talosapi.Message{Command: talosapi.CommandUUID, Value: other}
-		require.Equal(t, other, await(ctx, t, o.reports, "report under the new UUID").UUID)
+		o.Commands <- talosapi.Message{Command: talosapi.CommandUUID, Value: other}
+		require.Equal(t, other, omnitest.Await(ctx, t, o.Reports, "report under the new UUID").UUID)
 
-		o.commands <- talosapi.Message{Command: talosapi.CommandReboot}
-		require.Equal(t, talosapi.StageRebooting, await(ctx, t, o.reports, "goodbye").Stage)
-		require.Equal(t, other, await(ctx, t, o.reports, "report after a reboot").UUID)
+		o.Commands <- talosapi.Message{Command: talosapi.CommandReboot}
+		require.Equal(t, talosapi.StageRebooting, omnitest.Await(ctx, t, o.Reports, "goodbye").Stage)
+		require.Equal(t, other, omnitest.Await(ctx, t, o.Reports, "report after a reboot").UUID)
 	})
 }
 
 func TestRebootLeavesAndJoinsAgainAsAnotherBoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOmni()
-		m := o.machine(func(m *talos.Machine) { m.BootTime, m.ShutdownTime = 20*time.Second, 5*time.Second })
+		o := omnitest.New()
+		m := machine(o, func(m *talos.Machine) { m.BootTime, m.ShutdownTime = 20*time.Second, 5*time.Second })
 		ctx, _, _ := run(t, o, m)
 
-		first := await(ctx, t, o.reports, "report")
+		first := omnitest.Await(ctx, t, o.Reports, "report")
 		began := time.Now()
-		o.commands <- talosapi.Message{Command: talosapi.CommandReboot}
+		o.Commands <- talosapi.Message{Command: talosapi.CommandReboot}
 
-		require.Equal(t, talosapi.StageRebooting, await(ctx, t, o.reports, "goodbye").Stage)
-		require.NoError(t, await(ctx, t, o.gone, "end of the tunnel"), "the tunnel is closed in order")
+		require.Equal(t, talosapi.StageRebooting, omnitest.Await(ctx, t, o.Reports, "goodbye").Stage)
+		require.NoError(t, omnitest.Await(ctx, t, o.Gone, "end of the tunnel"), "the tunnel is closed in order")
 
-		second := await(ctx, t, o.reports, "report of the second boot")
+		second := omnitest.Await(ctx, t, o.Reports, "report of the second boot")
 		require.Equal(t, 25*time.Second, time.Since(began))
 		require.NotEqual(t, first.BootID, second.BootID)
 		require.Equal(t, 2, m.Status().Boots)
 
-		calls := o.calls()
+		calls := o.Calls()
 		require.NotEqual(t, calls[0].GetNodePublicKey(), calls[1].GetNodePublicKey())
 	})
 }
 
 func TestEachWayToPowerOffEndsTheRun(t *testing.T) {
-	ways := map[string]func(*omni, *talos.Machine){
-		"command from Omni": func(o *omni, _ *talos.Machine) {
-			o.commands <- talosapi.Message{Command: talosapi.CommandShutdown}
+	ways := map[string]func(*omnitest.Omni, *talos.Machine){
+		"command from Omni": func(o *omnitest.Omni, _ *talos.Machine) {
+			o.Commands <- talosapi.Message{Command: talosapi.CommandShutdown}
 		},
-		"power button": func(_ *omni, m *talos.Machine) { m.PressPowerButton() },
+		"power button": func(_ *omnitest.Omni, m *talos.Machine) { m.PressPowerButton() },
 	}
 
 	for name, leave := range ways {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := newOmni()
-				m := o.machine()
+				o := omnitest.New()
+				m := machine(o)
 				ctx, _, ended := run(t, o, m)
 
-				await(ctx, t, o.reports, "report")
+				omnitest.Await(ctx, t, o.Reports, "report")
 				leave(o, m)
 
-				require.Equal(t, talosapi.StageShuttingDown, await(ctx, t, o.reports, "goodbye").Stage)
-				require.NoError(t, await(ctx, t, o.gone, "end of the tunnel"))
-				require.NoError(t, await(ctx, t, ended, "end of Run"))
+				require.Equal(t, talosapi.StageShuttingDown, omnitest.Await(ctx, t, o.Reports, "goodbye").Stage)
+				require.NoError(t, omnitest.Await(ctx, t, o.Gone, "end of the tunnel"))
+				require.NoError(t, omnitest.Await(ctx, t, ended, "end of Run"))
 				require.Empty(t, m.Status().Stage)
 				require.False(t, m.Status().Joined)
 			})
@@ -181,17 +182,17 @@ func TestPowerButtonIsObeyedWithoutTunnel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := newOmni()
-				m := o.machine(change, func(m *talos.Machine) { m.ShutdownTime = 3 * time.Second })
+				o := omnitest.New()
+				m := machine(o, change, func(m *talos.Machine) { m.ShutdownTime = 3 * time.Second })
 				ctx, _, ended := run(t, o, m)
 
 				time.Sleep(10 * time.Minute)
 				m.PressPowerButton()
 				began := time.Now()
 
-				require.NoError(t, await(ctx, t, ended, "end of Run"))
+				require.NoError(t, omnitest.Await(ctx, t, ended, "end of Run"))
 				require.Equal(t, 3*time.Second, time.Since(began))
-				require.Empty(t, o.reports)
+				require.Empty(t, o.Reports)
 			})
 		})
 	}
@@ -199,34 +200,34 @@ func TestPowerButtonIsObeyedWithoutTunnel(t *testing.T) {
 
 func TestPowerCutSaysNoGoodbye(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOmni()
-		m := o.machine()
+		o := omnitest.New()
+		m := machine(o)
 		ctx, cut, ended := run(t, o, m)
 
-		await(ctx, t, o.reports, "report")
+		omnitest.Await(ctx, t, o.Reports, "report")
 		cut()
 
-		require.ErrorIs(t, await(ctx, t, ended, "end of Run"), context.Canceled)
-		require.Error(t, await(ctx, t, o.gone, "end of the tunnel"))
-		require.Empty(t, o.reports)
+		require.ErrorIs(t, omnitest.Await(ctx, t, ended, "end of Run"), context.Canceled)
+		require.Error(t, omnitest.Await(ctx, t, o.Gone, "end of the tunnel"))
+		require.Empty(t, o.Reports)
 	})
 }
 
 func TestResetWipesMetaAndBootsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOmni()
+		o := omnitest.New()
 		store := &meta.Memory{}
 		require.NoError(t, store.Set(meta.UniqueMachineToken, "unique"))
 
-		ctx, _, _ := run(t, o, o.machine(func(m *talos.Machine) { m.Meta = store }))
+		ctx, _, _ := run(t, o, machine(o, func(m *talos.Machine) { m.Meta = store }))
 
-		await(ctx, t, o.reports, "report")
-		o.commands <- talosapi.Message{Command: talosapi.CommandReset}
+		omnitest.Await(ctx, t, o.Reports, "report")
+		o.Commands <- talosapi.Message{Command: talosapi.CommandReset}
 
-		require.Equal(t, talosapi.StageResetting, await(ctx, t, o.reports, "goodbye").Stage)
-		await(ctx, t, o.reports, "report after the reset")
+		require.Equal(t, talosapi.StageResetting, omnitest.Await(ctx, t, o.Reports, "goodbye").Stage)
+		omnitest.Await(ctx, t, o.Reports, "report after the reset")
 
-		calls := o.calls()
+		calls := o.Calls()
 		require.Equal(t, "unique", calls[0].GetNodeUniqueToken())
 		require.Empty(t, calls[1].GetNodeUniqueToken())
 		require.Empty(t, store.Values())
@@ -235,19 +236,19 @@ func TestResetWipesMetaAndBootsAgain(t *testing.T) {
 
 func TestMachineSurvivesARestartOfOmni(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOmni()
-		m := o.machine()
+		o := omnitest.New()
+		m := machine(o)
 		ctx, _, _ := run(t, o, m)
 
-		first := await(ctx, t, o.reports, "report")
-		o.stop()
+		first := omnitest.Await(ctx, t, o.Reports, "report")
+		o.Stop()
 		time.Sleep(2 * time.Hour)
 		require.False(t, m.Status().Joined)
 		require.Error(t, m.Status().Err)
 
-		o.start()
+		o.Start()
 
-		second := await(ctx, t, o.reports, "report to the new Omni")
+		second := omnitest.Await(ctx, t, o.Reports, "report to the new Omni")
 		require.Equal(t, first.BootID, second.BootID, "the machine did not reboot")
 		require.NoError(t, m.Status().Err)
 	})
@@ -255,31 +256,31 @@ func TestMachineSurvivesARestartOfOmni(t *testing.T) {
 
 func TestRefusedMachineTriesLessAndLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOmni()
-		o.refuseNext(1 << 30)
+		o := omnitest.New()
+		o.RefuseNext(1 << 30)
 
-		ctx, _, _ := run(t, o, o.machine())
+		ctx, _, _ := run(t, o, machine(o))
 
 		time.Sleep(time.Minute)
-		early := len(o.calls())
+		early := len(o.Calls())
 		time.Sleep(time.Hour)
-		late := len(o.calls()) - early
+		late := len(o.Calls()) - early
 
 		require.GreaterOrEqual(t, early, 5)
 		require.LessOrEqual(t, early, 20)
 		require.GreaterOrEqual(t, late, 30, "it does not give up")
 		require.LessOrEqual(t, late, 130)
 
-		o.refuseNext(0)
-		await(ctx, t, o.reports, "report")
+		o.RefuseNext(0)
+		omnitest.Await(ctx, t, o.Reports, "report")
 	})
 }
 
 func TestUnreadableConfigHangsTheBootAndIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOmni()
+		o := omnitest.New()
 		data := "hostname: node\n"
-		m := o.machine(func(m *talos.Machine) {
+		m := machine(o, func(m *talos.Machine) {
 			m.Cmdline = ""
 			m.Volume = func() (fs.FS, error) {
 				return fstest.MapFS{"user-data": {Data: []byte(data)}}, nil
@@ -291,11 +292,11 @@ func TestUnreadableConfigHangsTheBootAndIsReadAgain(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, talosapi.StageBooting, m.Status().Stage)
 		require.ErrorContains(t, m.Status().Err, "decode user data")
-		require.Empty(t, o.calls())
+		require.Empty(t, o.Calls())
 
 		data = joinDoc
 
-		await(ctx, t, o.reports, "report")
+		omnitest.Await(ctx, t, o.Reports, "report")
 	})
 }
 
@@ -315,12 +316,12 @@ func TestNeitherLogNorStatusShowsATokenOfTheMachine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var (
-					o      = newOmni()
+					o      = omnitest.New()
 					output bytes.Buffer
 					failed error
 				)
 
-				m := o.machine(change, func(m *talos.Machine) {
+				m := machine(o, change, func(m *talos.Machine) {
 					m.Log = slog.New(slog.NewTextHandler(&output, &slog.HandlerOptions{Level: slog.LevelDebug}))
 					m.Observe = func(s talos.Status) { failed = errors.Join(failed, s.Err) }
 				})
@@ -328,7 +329,7 @@ func TestNeitherLogNorStatusShowsATokenOfTheMachine(t *testing.T) {
 
 				time.Sleep(time.Minute)
 				cut()
-				await(ctx, t, ended, "end of Run")
+				omnitest.Await(ctx, t, ended, "end of Run")
 
 				require.NotEmpty(t, output.String())
 				require.NotContains(t, output.String(), "t0ken")

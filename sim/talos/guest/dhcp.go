@@ -77,8 +77,15 @@ func (c *dhcpClient) acquire(ctx context.Context) (lease, error) {
 		return lease{}, fmt.Errorf("bind packet socket to %s: %w", c.link.Name, err)
 	}
 
+	var random [4]byte
+
+	rand.Read(random[:]) //nolint:errcheck // Never fails.
+
+	// All tries are one transaction: a server that first looks whether an address is free answers seconds later.
+	xid := binary.BigEndian.Uint32(random[:])
+
 	for wait := time.Second; ; wait = min(2*wait, 16*time.Second) {
-		got, err := c.exchange(fd, socket, wait)
+		got, err := c.exchange(fd, socket, xid, wait)
 		if err == nil {
 			return got, nil
 		}
@@ -90,12 +97,7 @@ func (c *dhcpClient) acquire(ctx context.Context) (lease, error) {
 }
 
 // exchange goes once through discover, offer, request and acknowledgement.
-func (c *dhcpClient) exchange(fd int, socket *os.File, wait time.Duration) (lease, error) {
-	var random [4]byte
-
-	rand.Read(random[:]) //nolint:errcheck // Never fails.
-	xid := binary.BigEndian.Uint32(random[:])
-
+func (c *dhcpClient) exchange(fd int, socket *os.File, xid uint32, wait time.Duration) (lease, error) {
 	if err := c.send(fd, encodeRequest(xid, dhcpDiscover, c.link.HardwareAddr, c.hostname, lease{})); err != nil {
 		return lease{}, err
 	}

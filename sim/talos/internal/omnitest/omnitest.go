@@ -1,4 +1,6 @@
-package talos_test
+// Package omnitest is as much of Omni as the tests of a simulated machine need: it answers the SideroLink calls and shows what
+// machines say. It knows one join token and gives every machine the same address. sim/omni is the whole.
+package omnitest
 
 import (
 	"context"
@@ -19,15 +21,16 @@ import (
 	"github.com/omni-infra/omni-infra-providers/sim/talosapi"
 )
 
-const address = "fdae:41e4:649b:9303::2"
+// Token is the join token, and Address what every machine gets.
+const (
+	Token   = "t0ken"
+	Address = "fdae:41e4:649b:9303::2"
+)
 
-// omni answers the SideroLink calls of machines and notes them.
-type omni struct {
+// Omni answers the SideroLink calls of machines and notes them.
+type Omni struct {
 	pb.UnimplementedProvisionServiceServer
 	pb.UnimplementedWireGuardOverGRPCServiceServer
-
-	// token is the join token that it takes.
-	token string
 
 	mu       sync.Mutex
 	server   *grpc.Server
@@ -35,25 +38,27 @@ type omni struct {
 	requests []*pb.ProvisionRequest
 	refuse   int
 
-	reports  chan talosapi.Report
-	commands chan talosapi.Message
-	// gone gets the reason of each end of a tunnel; nil means that the machine closed it in order.
-	gone chan error
+	// Reports gets what machines report, and Commands what one of them is told next.
+	Reports  chan talosapi.Report
+	Commands chan talosapi.Message
+	// Gone gets the reason of each end of a tunnel; nil means that the machine closed it in order.
+	Gone chan error
 }
 
-func newOmni() *omni {
-	o := &omni{
-		token:    "t0ken",
-		reports:  make(chan talosapi.Report, 100),
-		commands: make(chan talosapi.Message, 10),
-		gone:     make(chan error, 100),
+// New starts an Omni that is reached with Dial, without a socket.
+func New() *Omni {
+	o := &Omni{
+		Reports:  make(chan talosapi.Report, 100),
+		Commands: make(chan talosapi.Message, 10),
+		Gone:     make(chan error, 100),
 	}
-	o.start()
+	o.Start()
 
 	return o
 }
 
-func (o *omni) start() {
+// Start starts Omni again after Stop.
+func (o *Omni) Start() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
@@ -61,17 +66,28 @@ func (o *omni) start() {
 	pb.RegisterProvisionServiceServer(o.server, o)
 	pb.RegisterWireGuardOverGRPCServiceServer(o.server, o)
 
-	go o.server.Serve(o.listener) //nolint:errcheck // Ends with stop.
+	go o.server.Serve(o.listener) //nolint:errcheck // Ends with Stop.
 }
 
-func (o *omni) stop() {
+// Serve serves on a listener as well, until Stop.
+func (o *Omni) Serve(listener net.Listener) {
+	o.mu.Lock()
+	server := o.server
+	o.mu.Unlock()
+
+	go server.Serve(listener) //nolint:errcheck // Ends with Stop.
+}
+
+// Stop ends all connections.
+func (o *Omni) Stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
 	o.server.Stop()
 }
 
-func (o *omni) dial(_ context.Context, target string, _ []string) (*grpc.ClientConn, error) {
+// Dial connects as talos.Machine does.
+func (o *Omni) Dial(_ context.Context, target string, _ []string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+target,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -83,7 +99,8 @@ func (o *omni) dial(_ context.Context, target string, _ []string) (*grpc.ClientC
 		}))
 }
 
-func (o *omni) Provision(_ context.Context, request *pb.ProvisionRequest) (*pb.ProvisionResponse, error) {
+// Provision is the SideroLink call.
+func (o *Omni) Provision(_ context.Context, request *pb.ProvisionRequest) (*pb.ProvisionResponse, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
@@ -95,7 +112,7 @@ func (o *omni) Provision(_ context.Context, request *pb.ProvisionRequest) (*pb.P
 		return nil, status.Error(codes.Internal, "internal server error")
 	}
 
-	if request.GetJoinToken() != o.token {
+	if request.GetJoinToken() != Token {
 		return nil, status.Error(codes.PermissionDenied, "unauthorized")
 	}
 
@@ -103,12 +120,13 @@ func (o *omni) Provision(_ context.Context, request *pb.ProvisionRequest) (*pb.P
 		ServerEndpoint:    []string{"192.0.2.1:50180"},
 		ServerPublicKey:   "server",
 		ServerAddress:     "fdae:41e4:649b:9303::1",
-		NodeAddressPrefix: address + "/64",
+		NodeAddressPrefix: Address + "/64",
 	}, nil
 }
 
-func (o *omni) CreateStream(stream pb.WireGuardOverGRPCService_CreateStreamServer) error {
-	if values := metadata.ValueFromIncomingContext(stream.Context(), talosapi.AddressKey); len(values) != 1 || values[0] != address {
+// CreateStream is the tunnel.
+func (o *Omni) CreateStream(stream pb.WireGuardOverGRPCService_CreateStreamServer) error {
+	if values := metadata.ValueFromIncomingContext(stream.Context(), talosapi.AddressKey); len(values) != 1 || values[0] != Address {
 		return status.Errorf(codes.InvalidArgument, "%s: %q", talosapi.AddressKey, values)
 	}
 
@@ -130,7 +148,7 @@ func (o *omni) CreateStream(stream pb.WireGuardOverGRPCService_CreateStreamServe
 				return
 			}
 
-			o.reports <- *message.Report
+			o.Reports <- *message.Report
 		}
 	}()
 
@@ -141,10 +159,10 @@ func (o *omni) CreateStream(stream pb.WireGuardOverGRPCService_CreateStreamServe
 				err = nil
 			}
 
-			o.gone <- err
+			o.Gone <- err
 
 			return err
-		case command := <-o.commands:
+		case command := <-o.Commands:
 			data, err := talosapi.Encode(command)
 			if err != nil {
 				return err
@@ -157,22 +175,24 @@ func (o *omni) CreateStream(stream pb.WireGuardOverGRPCService_CreateStreamServe
 	}
 }
 
-func (o *omni) calls() []*pb.ProvisionRequest {
+// Calls returns the provision calls so far.
+func (o *Omni) Calls() []*pb.ProvisionRequest {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
 	return append([]*pb.ProvisionRequest(nil), o.requests...)
 }
 
-func (o *omni) refuseNext(n int) {
+// RefuseNext makes the next n provision calls fail.
+func (o *Omni) RefuseNext(n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
 	o.refuse = n
 }
 
-// await returns the next value of c; within a bubble of testing/synctest ctx bounds it on the fake clock.
-func await[T any](ctx context.Context, t *testing.T, c <-chan T, what string) T {
+// Await returns the next value of c; within a bubble of testing/synctest ctx bounds it on the fake clock.
+func Await[T any](ctx context.Context, t *testing.T, c <-chan T, what string) T {
 	t.Helper()
 
 	select {
