@@ -67,5 +67,7 @@ exec unshare --mount --net --pid --fork --kill-child --mount-proc --propagation 
 		tail -n 20 /var/log/libvirt/libvirtd.log >&2
 		exit 2
 	fi
-	"$@"
+	# Not the last command, which bash would turn itself into: somebody has to reap the guests that end.
+	"$@" || exit $?
+	exit 0
 ' private-libvirtd "$@"
