@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"io"
 
 	"github.com/klauspost/compress/zstd"
@@ -34,9 +35,11 @@ func decodeZstandard(r io.Reader) (io.ReadCloser, error) {
 	return d.IOReadCloser(), nil
 }
 
-// decodeXZ looks at the first block's header itself, because the decoder allocates whatever dictionary an image names.
+// decodeXZ looks at the first block's header itself, because the decoder allocates whatever dictionary an image names, and at
+// the last stream's footer, because the decoder takes a file that is cut between two blocks for a whole one.
 func decodeXZ(r io.Reader) (io.ReadCloser, error) {
-	buffered := bufio.NewReaderSize(r, 1<<16)
+	input := &tail{r: r}
+	buffered := bufio.NewReaderSize(input, 1<<16)
 
 	head, err := buffered.Peek(xzHeadSize)
 	if err != nil && err != io.EOF { //nolint:errorlint // A reader's end is io.EOF itself.
@@ -57,11 +60,47 @@ func decodeXZ(r io.Reader) (io.ReadCloser, error) {
 		return nil, err
 	}
 
-	return io.NopCloser(d), nil
+	return io.NopCloser(&wholeXZ{decoded: d, input: input}), nil
+}
+
+// wholeXZ ends without an error only after the footer of a stream.
+type wholeXZ struct {
+	decoded io.Reader
+	input   *tail
+}
+
+func (w *wholeXZ) Read(p []byte) (int, error) {
+	n, err := w.decoded.Read(p)
+	if err == io.EOF && !xzFooter(w.input.last) { //nolint:errorlint // A reader's end is io.EOF itself.
+		err = io.ErrUnexpectedEOF
+	}
+
+	return n, err
+}
+
+// tail remembers the last bytes that were read, as many as an xz footer has.
+type tail struct {
+	r    io.Reader
+	last []byte
+}
+
+func (t *tail) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+
+	t.last = append(t.last, p[max(0, n-xzStreamFooter):n]...)
+	t.last = append(t.last[:0], t.last[max(0, len(t.last)-xzStreamFooter):]...)
+
+	return n, err
+}
+
+// xzFooter checks the layout of "The .xz File Format", 2.1.2.
+func xzFooter(b []byte) bool {
+	return len(b) == xzStreamFooter && string(b[10:]) == "YZ" && crc32.ChecksumIEEE(b[4:10]) == binary.LittleEndian.Uint32(b)
 }
 
 const (
 	xzStreamHeader = 12
+	xzStreamFooter = 12
 	// A block header has at most 1024 bytes.
 	xzHeadSize = xzStreamHeader + 1024
 )

@@ -27,13 +27,12 @@ const (
 	maxPause = time.Minute
 )
 
-// download reads one file and resumes where it was cut. Its offset may be read at any time.
+// download reads one file and resumes where it was cut. Its size, negative when unknown, and offset may be read at any time.
 type download struct {
-	url     string
-	source  source
-	size    int64
-	offset  atomic.Int64
-	version validator
+	url          string
+	source       source
+	size, offset atomic.Int64
+	version      validator
 
 	// get makes a request in the context that the download was opened in.
 	get    func(offset int64) (*response, error)
@@ -101,11 +100,16 @@ func (s source) open(ctx context.Context, target string) (*download, error) {
 		return nil, err
 	}
 
-	d.current = first
-	d.size = first.ContentLength
-	d.version = validator{etag: first.Header.Get("ETag"), modified: first.Header.Get("Last-Modified")}
+	d.begin(first)
 
 	return d, nil
+}
+
+// begin takes the answer that has the whole file.
+func (d *download) begin(first *response) {
+	d.current = first
+	d.size.Store(first.ContentLength)
+	d.version = validator{etag: first.Header.Get("ETag"), modified: first.Header.Get("Last-Modified")}
 }
 
 // request asks for the file from offset on. The answer has status 200 for the whole file and 206 for a part.
@@ -195,14 +199,14 @@ func (d *download) Read(p []byte) (int, error) {
 		}
 
 		n, err := d.current.Read(p)
-		offset := d.offset.Add(int64(n))
+		offset, size := d.offset.Add(int64(n)), d.size.Load()
 
 		switch {
-		case d.size >= 0 && offset > d.size:
-			return n, fmt.Errorf("GET %s: got %d bytes, the server had announced %d", d.url, offset, d.size)
+		case size >= 0 && offset > size:
+			return n, fmt.Errorf("GET %s: got %d bytes, the server had announced %d", d.url, offset, size)
 		case err == nil:
 			return n, nil
-		case offset == d.size, d.size < 0 && err == io.EOF: //nolint:errorlint // A reader's end is io.EOF itself.
+		case offset == size, size < 0 && err == io.EOF: //nolint:errorlint // A reader's end is io.EOF itself.
 			return n, io.EOF
 		case err == io.EOF: //nolint:errorlint // As above.
 			err = io.ErrUnexpectedEOF
@@ -227,7 +231,13 @@ func (d *download) resume() error {
 		offset := d.offset.Load()
 
 		next, err := d.get(offset)
-		if err == nil {
+
+		switch {
+		case err == nil && offset == 0:
+			d.begin(next)
+
+			return nil
+		case err == nil:
 			if err = d.continues(next, offset); err == nil {
 				d.current = next
 
@@ -245,10 +255,10 @@ func (d *download) resume() error {
 
 // continues checks that a partial answer is the rest of the same file.
 func (d *download) continues(next *response, offset int64) error {
-	got := next.Header.Get("Content-Range")
+	got, size := next.Header.Get("Content-Range"), d.size.Load()
 
-	want := fmt.Sprintf("bytes %d-%d/%d", offset, d.size-1, d.size)
-	if d.size < 0 || got != want {
+	want := fmt.Sprintf("bytes %d-%d/%d", offset, size-1, size)
+	if size < 0 || got != want {
 		return &cannotResume{fmt.Sprintf("GET %s: the server resumed with the range %q, want %q", d.url, got, want)}
 	}
 
@@ -268,7 +278,7 @@ func (d *download) failed(err error) error {
 
 	pause := max(min(time.Second<<min(d.failures, 10), maxPause), driver.PauseOf(err))
 	if d.failures++; d.failures > d.source.retries || pause > maxPause {
-		return fmt.Errorf("stopped at byte %d of %d after %d failures in a row: %w", d.offset.Load(), d.size, d.failures, err)
+		return fmt.Errorf("stopped at byte %d of %d after %d failures in a row: %w", d.offset.Load(), d.size.Load(), d.failures, err)
 	}
 
 	return d.sleep(pause + rand.N(pause/2))

@@ -111,12 +111,18 @@ type Reader struct {
 	url      string
 	download *download
 	decoded  io.ReadCloser
+	started  bool
 }
 
 // Read reads decoded bytes. It resumes a download that was cut, and fails when the factory stalls.
 func (r *Reader) Read(p []byte) (int, error) {
 	n, err := r.decoded.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // A reader's end is io.EOF itself.
+	r.started = r.started || n > 0
+
+	switch {
+	case err == io.EOF && !r.started: //nolint:errorlint // A reader's end is io.EOF itself.
+		err = fmt.Errorf("fetch boot image %s: it is empty", r.url)
+	case err != nil && err != io.EOF: //nolint:errorlint // As above.
 		err = fmt.Errorf("fetch boot image %s: %w", r.url, err)
 	}
 
@@ -126,7 +132,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 // Progress returns how many bytes have been fetched, before decoding, and how many there are in all, -1 when the factory does
 // not say. The first number never falls and ends at the second.
 func (r *Reader) Progress() (fetched, total int64) {
-	return r.download.offset.Load(), r.download.size
+	return r.download.offset.Load(), r.download.size.Load()
 }
 
 // Close ends the download.
