@@ -18,6 +18,13 @@ type classData struct {
 // Schema is the JSON schema of the class data, for the provider's status in Omni.
 func Schema() string { return classdata.Schema[classData]("In-memory machine") }
 
+// Validate checks class data as Plan does.
+func Validate(data string) error {
+	_, err := classdata.Decode[classData](data)
+
+	return err
+}
+
 // Plan reads the class data and names everything, without a call to the cloud.
 func (d *Driver) Plan(_ context.Context, req driver.Request) (driver.Plan, error) {
 	data, err := classdata.Decode[classData](req.ClassData)

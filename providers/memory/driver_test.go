@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -23,9 +24,9 @@ var ref = driver.Ref{ProviderID: "memory", RequestID: "workers-x7k2p9"}
 
 // slow makes every operation of the cloud take a while.
 var slow = map[cloud.Op]time.Duration{
-	cloud.OpImportImage: time.Minute, cloud.OpCreateVolume: 20 * time.Second, cloud.OpCreateVM: 10 * time.Second,
-	cloud.OpStartVM: 5 * time.Second, cloud.OpStopVM: 5 * time.Second, cloud.OpRebootVM: 5 * time.Second,
-	cloud.OpDeleteVM: 10 * time.Second, cloud.OpDeleteVolume: 20 * time.Second,
+	cloud.OpImportImage: 4 * time.Second, cloud.OpCreateVolume: 3 * time.Second, cloud.OpCreateVM: 2 * time.Second,
+	cloud.OpStartVM: 2 * time.Second, cloud.OpStopVM: 2 * time.Second, cloud.OpRebootVM: 3 * time.Second,
+	cloud.OpDeleteVM: 2 * time.Second, cloud.OpDeleteVolume: 3 * time.Second,
 }
 
 type image struct{}
@@ -35,6 +36,13 @@ func (image) URL() string {
 	return "https://factory.example/image/376567988ad3/v1.13.5/nocloud-amd64.raw.xz"
 }
 func (image) Open(context.Context) (io.ReadCloser, error) { return nil, errors.New("not used") }
+
+// images answers as package bootasset would.
+type images struct{}
+
+func (images) Resolve(context.Context, *infra.MachineRequest, driver.ImageSpec) (driver.Image, error) {
+	return image{}, nil
+}
 
 func request(r driver.Ref) driver.Request {
 	return driver.Request{Ref: r, Identity: driver.NewIdentity(r), TalosVersion: "v1.13.5", ClassData: "{cores: 4}"}

@@ -1,6 +1,6 @@
 // Package ledger keeps the books of a simulated cloud: every call with its answer, every object that exists, and every secret
-// that turned up where it does not belong. It also cuts a client off at a chosen call, which is how a crash of the client's
-// process is played. All simulated clouds and the conformance suite import it.
+// that turned up where it does not belong. It also makes trouble that is the same in every cloud: the client's process dies at a
+// chosen call, a reply is lost, the cloud is out of reach. All simulated clouds and the conformance suite import it.
 package ledger
 
 import (
@@ -30,6 +30,9 @@ type Ledger struct {
 	exposed  []string
 	sessions []*Session
 	crash    *crash
+	// losing is the call whose reply gets lost, zero for none.
+	losing int
+	outage bool
 }
 
 // Object is something that a client made in the cloud.

@@ -109,3 +109,31 @@ func TestCallThatRunsDuringTheCrashGetsNoAnswer(t *testing.T) {
 	require.ErrorIs(t, err, ledger.ErrDisconnected)
 	require.Contains(t, l.History(), "nobody listens")
 }
+
+func TestLostReplyLeavesTheSessionOpen(t *testing.T) {
+	l := ledger.New()
+	s := l.Session()
+	effects := 0
+	call := func() error { return s.Call("op", "", func() error { effects++; return nil }) }
+
+	l.LoseReply(2)
+	require.NoError(t, call())
+	require.ErrorIs(t, call(), ledger.ErrDisconnected)
+	require.NoError(t, call())
+	require.Equal(t, 3, effects)
+	require.Contains(t, l.History(), "2 op -> done, reply lost")
+}
+
+func TestOutageLetsNoCallThrough(t *testing.T) {
+	l := ledger.New()
+	s := l.Session()
+	effects := 0
+	call := func() error { return s.Call("op", "", func() error { effects++; return nil }) }
+
+	l.Outage(true)
+	require.ErrorIs(t, call(), ledger.ErrDisconnected)
+	l.Outage(false)
+	require.NoError(t, call())
+	require.Equal(t, 1, effects)
+	require.Equal(t, 1, l.Calls())
+}

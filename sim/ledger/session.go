@@ -41,6 +41,28 @@ func (l *Ledger) CrashAfter(n int, lost bool, kill func()) {
 	}
 }
 
+// LoseReply makes call number n, counted from 1 as Calls does, have its effect and answer ErrDisconnected. The session stays
+// open. There is one such call at a time; n = 0 takes it back.
+func (l *Ledger) LoseReply(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.losing = n
+}
+
+// Outage makes all calls answer ErrDisconnected without effect, until it is called with false. Sessions stay open.
+func (l *Ledger) Outage(on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.outage = on
+	if on {
+		l.addLocked("the cloud is out of reach")
+	} else {
+		l.addLocked("the cloud is in reach again")
+	}
+}
+
 // Disconnect closes all open sessions.
 func (l *Ledger) Disconnect() {
 	l.mu.Lock()
@@ -76,6 +98,9 @@ func (s *Session) Call(op, object string, effect func() error) error {
 	case s.closed:
 		l.setLocked(line, text+" -> done, nobody listens")
 		err = ErrDisconnected
+	case l.losing == number:
+		l.setLocked(line, text+" -> done, reply lost")
+		err = ErrDisconnected
 	case err != nil:
 		l.setLocked(line, text+" -> "+err.Error())
 	default:
@@ -93,7 +118,7 @@ func (s *Session) begin(op, object string) (number, line int, err error) {
 
 	l.mu.Lock()
 
-	if s.closed {
+	if s.closed || l.outage {
 		l.mu.Unlock()
 
 		return 0, 0, ErrDisconnected
