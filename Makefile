@@ -27,7 +27,7 @@ demo: ## Fake Omni, in-memory cloud, simulated machines: a life in ten seconds. 
 
 lab: ## The same story on a private libvirtd with real guests. Installs libvirt and QEMU on Debian if missing.
 	./tools/real/setup.sh
-	KEEP=$(KEEP) go run ./tools/cmd/lab $(ARGS)
+	go run ./tools/cmd/lab $(if $(KEEP),-keep) $(ARGS)
 
 ##@ Build and test
 build: ## Build every program into bin/.

@@ -47,7 +47,9 @@ type Config struct {
 	TalosVersion, ClassData string
 	// Patience is how long a step may take; half a minute when zero.
 	Patience time.Duration
-	Screen   *Screen
+	// Pause is called before the set is deleted, for a look around; nil goes on at once.
+	Pause  func(ctx context.Context) error
+	Screen *Screen
 }
 
 func (c *Config) setDefaults() error {
@@ -112,18 +114,25 @@ func Tell(ctx context.Context, cfg Config) error {
 
 	cfg.Screen.begin(fmt.Sprintf("%s of provider %q", count(cfg.Machines, "machine"), cfg.Provider), len(steps), cfg.Machines)
 
-	for _, s := range steps {
-		if err := t.do(ctx, s); err != nil {
-			cfg.Screen.end()
+	defer cfg.Screen.end()
 
+	for i, s := range steps {
+		if i == len(steps)-farewell && cfg.Pause != nil {
+			if err := cfg.Pause(ctx); err != nil {
+				return err
+			}
+		}
+
+		if err := t.do(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", s.title, err)
 		}
 	}
 
-	cfg.Screen.end()
-
 	return nil
 }
+
+// farewell is how many steps the end of the story has: the set goes.
+const farewell = 2
 
 func (t *teller) do(ctx context.Context, s step) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.Patience, fmt.Errorf("nothing more within %s", t.Patience))
