@@ -2,7 +2,23 @@ module github.com/omni-infra/omni-infra-providers/tools
 
 go 1.26.4
 
-require github.com/siderolabs/omni/client v1.9.3
+require (
+	github.com/cosi-project/runtime v1.16.2
+	github.com/omni-infra/omni-infra-providers/providers/memory v0.0.0
+	github.com/omni-infra/omni-infra-providers/shared v0.0.0
+	github.com/omni-infra/omni-infra-providers/sim v0.0.0
+	github.com/siderolabs/omni/client v1.9.3
+	github.com/stretchr/testify v1.12.1
+	go.uber.org/zap v1.28.0
+	golang.org/x/mod v0.41.0
+	golang.org/x/term v0.46.0
+)
+
+replace (
+	github.com/omni-infra/omni-infra-providers/providers/memory => ../providers/memory
+	github.com/omni-infra/omni-infra-providers/shared => ../shared
+	github.com/omni-infra/omni-infra-providers/sim => ../sim
+)
 
 require (
 	cel.dev/expr v0.25.2 // indirect
@@ -20,7 +36,6 @@ require (
 	github.com/containernetworking/cni v1.3.0 // indirect
 	github.com/containers/image/v5 v5.36.2 // indirect
 	github.com/containers/storage v1.59.1 // indirect
-	github.com/cosi-project/runtime v1.16.2 // indirect
 	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
@@ -100,11 +115,9 @@ require (
 	github.com/siderolabs/talos/pkg/machinery v1.14.0-alpha.1 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
-	github.com/stretchr/testify v1.12.1 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	github.com/xlab/treeprint v1.2.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
-	go.uber.org/zap v1.28.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	go.yaml.in/yaml/v4 v4.0.0-rc.4 // indirect
@@ -115,7 +128,6 @@ require (
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
-	golang.org/x/term v0.46.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
 	golang.zx2c4.com/wintun v0.0.0-20230126152724-0fa3db229ce2 // indirect

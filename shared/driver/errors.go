@@ -25,6 +25,24 @@ const (
 	KindPending
 )
 
+// String returns the kind's name, as metrics show it.
+func (k Kind) String() string {
+	switch k {
+	case KindTerminal:
+		return "terminal"
+	case KindNotFound:
+		return "not_found"
+	case KindCapacity:
+		return "capacity"
+	case KindThrottled:
+		return "throttled"
+	case KindPending:
+		return "pending"
+	default:
+		return "transient"
+	}
+}
+
 // Error is an error of a stated kind.
 type Error struct {
 	Kind Kind

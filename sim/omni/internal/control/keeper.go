@@ -40,20 +40,16 @@ type mapping struct {
 
 // on returns the mapping of changes in resources of type T.
 func on[T generic.ResourceWithRD](to qtransform.MapperFunc) mapping {
-	var zero T
+	definition := definitionOf[T]()
 
 	return mapping{to: to, input: controller.Input{
-		Namespace: zero.ResourceDefinition().DefaultNamespace,
-		Type:      zero.ResourceDefinition().Type,
-		Kind:      controller.InputQMapped,
+		Namespace: definition.DefaultNamespace, Type: definition.Type, Kind: controller.InputQMapped,
 	}}
 }
 
 // shares returns the right to write resources of type T beside other controllers.
 func shares[T generic.ResourceWithRD]() controller.Output {
-	var zero T
-
-	return controller.Output{Type: zero.ResourceDefinition().Type, Kind: controller.OutputShared}
+	return controller.Output{Type: definitionOf[T]().Type, Kind: controller.OutputShared}
 }
 
 // Name implements controller.QController.
@@ -147,7 +143,7 @@ var errNoOutput = xerrors.NewTagged[qtransform.DestroyOutputTag](errors.New("out
 
 // find returns the resource of type T with the id, or false if there is none.
 func find[T generic.ResourceWithRD](ctx context.Context, r controller.Reader, id resource.ID) (T, bool, error) {
-	res, err := safe.ReaderGetByID[T](ctx, r, id)
+	res, err := safe.ReaderGet[T](ctx, r, pointerTo[T](id))
 	if err != nil {
 		return res, false, ignoreNotFound(err)
 	}
@@ -169,7 +165,7 @@ func labelled[T generic.ResourceWithRD](ctx context.Context, r controller.Reader
 
 // all returns the resources of type T.
 func all[T generic.ResourceWithRD](ctx context.Context, r controller.Reader, opts ...state.ListOption) ([]T, error) {
-	list, err := safe.ReaderListAll[T](ctx, r, opts...)
+	list, err := safe.ReaderList[T](ctx, r, pointerTo[T](""), opts...)
 	if err != nil {
 		return nil, err
 	}

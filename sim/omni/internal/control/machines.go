@@ -22,12 +22,22 @@ import (
 // machineLabels is where LabelsExtractor keeps the labels of a MachineStatus.
 type machineLabels = system.ResourceLabels[*omni.MachineStatus]
 
+const labelsExtractor = "LabelsExtractor[" + omni.MachineStatusType + "]"
+
 // machineControllers follow Machines up to their MachineStatus.
 func machineControllers(opts Options) []controller.QController {
 	return []controller.QController{
 		snapshots(),
 		machineStatuses(),
-		labelsExtractor(),
+		&keeper[*omni.MachineStatus]{
+			name: labelsExtractor,
+			work: extractLabels,
+			release: func(ctx context.Context, r controller.QRuntime, status *omni.MachineStatus) (bool, error) {
+				return remove(ctx, r, pointerTo[*machineLabels](status.Metadata().ID()), labelsExtractor)
+			},
+			mapped:  []mapping{on[*machineLabels](toSameID[*omni.MachineStatus]())},
+			outputs: []controller.Output{shares[*machineLabels]()},
+		},
 		newResetter(opts),
 		&keeper[*omni.Machine]{
 			name:    "MachineCleanupController",
@@ -323,28 +333,25 @@ func setFlag(labels *resource.Labels, key string, on bool) {
 	}
 }
 
-// labelsExtractor keeps the labels of each MachineStatus as a resource of their own.
-func labelsExtractor() controller.QController {
-	return qtransform.NewQController(qtransform.Settings[*omni.MachineStatus, *machineLabels]{
-		Name: "LabelsExtractor[" + omni.MachineStatusType + "]",
-		MapMetadataFunc: func(status *omni.MachineStatus) *machineLabels {
-			return system.NewResourceLabels[*omni.MachineStatus](status.Metadata().ID())
-		},
-		UnmapMetadataFunc: func(labels *machineLabels) *omni.MachineStatus {
-			return omni.NewMachineStatus(labels.Metadata().ID())
-		},
-		TransformFunc: func(
-			_ context.Context, _ controller.Reader, _ *zap.Logger, status *omni.MachineStatus, labels *machineLabels,
-		) error {
-			*labels.Metadata().Labels() = resource.Labels{}
+// extractLabels keeps the labels of a MachineStatus as a resource of their own.
+func extractLabels(ctx context.Context, r controller.QRuntime, status *omni.MachineStatus) error {
+	labels, err := newMachineLabels(status.Metadata().ID())
+	if err != nil {
+		return err
+	}
 
-			for key, value := range status.Metadata().Labels().Raw() {
-				labels.Metadata().Labels().Set(key, value)
-			}
+	return ignoreRace(r.Modify(ctx, labels, func(res resource.Resource) error {
+		*res.Metadata().Labels() = *status.Metadata().Labels()
 
-			return nil
-		},
-	})
+		return nil
+	}))
+}
+
+// newMachineLabels does what system.NewResourceLabels does, but derives the type once.
+func newMachineLabels(id resource.ID) (*machineLabels, error) {
+	labels, md := &machineLabels{}, pointerTo[*machineLabels](id)
+
+	return labels, labels.UnmarshalProto(&md, nil)
 }
 
 // resetter tries to reset Talos on a machine that is taken out of Omni. It gives up after a while, as nothing depends on it.

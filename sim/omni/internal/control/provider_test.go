@@ -25,6 +25,8 @@ type script struct {
 	// patch has it ask for a config patch for each request.
 	patch bool
 	done  sync.WaitGroup
+	// stop ends the provider as a crash does.
+	stop func()
 }
 
 // provide registers the status of the provider and runs a script until the test ends.
@@ -80,10 +82,14 @@ func (w *world) provide(change ...func(*script)) *script {
 		}
 	})
 
-	stop := w.stop
-	w.stop = func() {
+	s.stop = func() {
 		cancel()
 		s.done.Wait()
+	}
+
+	stop := w.stop
+	w.stop = func() {
+		s.stop()
 		stop()
 	}
 

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/cosi-project/runtime/pkg/controller"
@@ -44,7 +45,6 @@ func requestControllers(opts Options) []controller.QController {
 			mapped: []mapping{
 				on[*omni.MachineSetNode](toStatusOfMachine),
 				on[*omni.ClusterMachine](toStatusOfMachine),
-				on[*machineLabels](toLabel[*infra.MachineRequestStatus](omni.LabelMachineRequest)),
 			},
 			outputs: []controller.Output{shares[*omni.MachineSetNode](), shares[*siderolink.Link]()},
 		},
@@ -125,17 +125,14 @@ func letGoOfMachine(ctx context.Context, r controller.QRuntime, status *infra.Ma
 func toStatusOfMachine(
 	ctx context.Context, _ *zap.Logger, r controller.QRuntime, ptr controller.ReducedResourceMetadata,
 ) ([]resource.Pointer, error) {
-	labels, ok, err := find[*machineLabels](ctx, r, ptr.ID())
-	if err != nil || !ok {
+	statuses, err := all[*infra.MachineRequestStatus](ctx, r)
+	if err != nil {
 		return nil, err
 	}
 
-	request, ok := labels.Metadata().Labels().Get(omni.LabelMachineRequest)
-	if !ok {
-		return nil, nil
-	}
-
-	return []resource.Pointer{infra.NewMachineRequestStatus(request).Metadata()}, nil
+	return pointers(slices.DeleteFunc(statuses, func(status *infra.MachineRequestStatus) bool {
+		return status.TypedSpec().Value.Id != ptr.ID()
+	})), nil
 }
 
 // clusterMachineRequestStatuses says how far the requests of a machine set are. It holds every request until all others

@@ -11,7 +11,6 @@ import (
 	"github.com/cosi-project/runtime/pkg/resource/typed"
 	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/cosi-project/runtime/pkg/state"
-	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
 	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
 
@@ -52,7 +51,7 @@ func newTunnel(address string) *tunnel {
 
 // withTunnels returns st with a namespace for tunnels beside it.
 func withTunnels(st state.State) state.State {
-	tunnels := inmem.NewState(tunnelNamespace)
+	tunnels := NewState()
 
 	return state.WrapCore(namespaced.NewState(func(ns resource.Namespace) state.CoreState {
 		if ns == tunnelNamespace {

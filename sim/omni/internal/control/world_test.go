@@ -13,8 +13,6 @@ import (
 	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/cosi-project/runtime/pkg/state"
-	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
-	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
 	"github.com/siderolabs/omni/client/api/omni/specs"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
@@ -46,8 +44,8 @@ func simulate(t *testing.T, test func(w *world), change ...func(*control.Options
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
 
-		h := newHistory(namespaced.NewState(inmem.Build))
-		w := &world{t: t, ctx: ctx, st: state.WrapCore(h), history: h, machines: &board{machines: map[string]*machine{}}}
+		h := newHistory(control.NewState())
+		w := &world{t: t, ctx: ctx, st: state.WrapCore(h), history: h, machines: &board{machines: map[string]*tunneled{}}}
 		w.opts.Machines = w.machines
 
 		for _, c := range change {
@@ -228,13 +226,13 @@ func (w *world) cluster(name string, controlPlanes, workers uint32) {
 // board is the machines that have a tunnel, as the wire keeps them.
 type board struct {
 	mu        sync.Mutex
-	machines  map[string]*machine
+	machines  map[string]*tunneled
 	listeners []func(address string)
 	// deaf has every command fail.
 	deaf bool
 }
 
-type machine struct {
+type tunneled struct {
 	report   *talosapi.Report
 	up       bool
 	commands []talosapi.Message
@@ -285,7 +283,7 @@ func (b *board) set(address string, up bool, report *talosapi.Report) {
 
 	m, ok := b.machines[address]
 	if !ok {
-		m = &machine{}
+		m = &tunneled{}
 		b.machines[address] = m
 	}
 

@@ -1,0 +1,66 @@
+# `make` prints what there is. Variables go behind the target: make demo ARGS='--machines 200'
+
+# One build setting for every target, so that all of them share one build cache. The tag lets the libvirt provider build
+# without libvirt's headers: it loads the library when it starts.
+TAGS := libvirt_dlopen
+export GOFLAGS := $(strip $(shell go env GOFLAGS) -tags=$(TAGS))
+
+# ARGS go to the program or to go test; KEEP=1 leaves the lab open.
+ARGS ?=
+KEEP ?=
+
+# The modules of the workspace, and those of the programs that only the work on the code needs (outside go.work).
+MODULES = $(shell go list -m -f '{{.Dir}}')
+TOOL_MODULES := tools/lint
+GOLANGCI = $(shell GOWORK=off go -C tools/lint tool -n golangci-lint)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo lab build test test-real race lint fmt tidy generate verify clean
+
+help: ## Print this list.
+	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nVariables\n  ARGS=...        more arguments for demo, lab, test, test-real and race\n  KEEP=1          make lab leaves everything running and prints how to look around\n'
+
+##@ See it work
+demo: ## Fake Omni, in-memory cloud, simulated machines: a life in ten seconds. ARGS='--machines 200' works.
+	go run ./tools/cmd/demo $(ARGS)
+
+lab: ## The same story on a private libvirtd with real guests. Installs libvirt and QEMU on Debian if missing.
+	./tools/real/setup.sh
+	go run ./tools/cmd/lab $(if $(KEEP),-keep) $(ARGS)
+
+##@ Build and test
+build: ## Build every program into bin/.
+	go build -o bin/ $(shell go list -f '{{if eq .Name "main"}}{{.ImportPath}}{{end}}' work)
+
+test: ## All tests that need nothing but Go, gcc and git: no root, nothing installed.
+	go test $(ARGS) work
+
+test-real: ## The tests against a real libvirtd and QEMU. Says what it installs, and fails when something is missing.
+	./tools/real/setup.sh
+	./tools/real/test.sh $(ARGS)
+
+race: ## All tests of make test under the race detector (a cold build takes long).
+	go test -race $(ARGS) work
+
+##@ Keep it in order
+lint: ## go vet, gofmt and golangci-lint (built from its source on first use).
+	go vet -tags '$(TAGS) real' work
+	@echo 'gofmt -l .' && test -z "$$(gofmt -l . | tee /dev/stderr)"
+	$(GOLANGCI) run --config tools/lint/golangci.yml $(MODULES:%=%/...)
+
+fmt: ## Format every Go file.
+	gofmt -l -w .
+
+tidy: ## Tidy every module, each on its own.
+	for m in $(MODULES) $(TOOL_MODULES); do GOWORK=off go -C $$m mod tidy || exit 1; done
+
+generate: ## Make generated files anew (schemas, golden files of code).
+	go generate work
+
+verify: fmt tidy generate ## Prove that fmt, tidy and generate leave no diff, and that each module builds without go.work.
+	for m in $(MODULES); do GOWORK=off go -C $$m build ./... || exit 1; done
+	@test -z "$$(git status --porcelain)" || { git status --short; git diff; echo 'verify: commit these changes'; exit 1; }
+
+clean: ## Remove what make build made.
+	rm -rf bin

@@ -1,0 +1,91 @@
+// Package conformance is a test suite for infra providers of Omni, whoever wrote them. It knows a provider by what it does to
+// Omni and to its cloud, both simulated, and by nothing else. A provider's own test runs it:
+//
+//	func TestConformance(t *testing.T) {
+//		conformance.Run(t, conformance.Options{
+//			Provider: "example",
+//			Claims:   []conformance.Feature{conformance.DerivedUUID},
+//			New: func(t *testing.T, w *conformance.World) conformance.Subject { ... },
+//		})
+//	}
+//
+// Everything runs on a fake clock (testing/synctest), so no part of a subject may use sockets.
+package conformance
+
+import (
+	"context"
+	"testing"
+
+	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/siderolabs/omni/client/pkg/client"
+	"go.uber.org/zap"
+
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
+)
+
+// Options describe the provider under test. Provider and New are required.
+type Options struct {
+	// Provider is the name in reports, and the provider's id in Omni: a DNS label.
+	Provider string
+	// Claims are the features that the provider says it has. Cases of features that are not claimed are not run.
+	Claims []Feature
+	// Waive has the names of cases that the provider is known to fail, with the reason. A waived case that passes is a failure:
+	// its waiver has to go.
+	Waive map[string]string
+	// New makes a fresh cloud and says how to run the provider on it. It is called in the bubble of each run of a case; what has
+	// to end with the run is given to t.Cleanup.
+	New func(t *testing.T, w *World) Subject
+}
+
+// Subject is a provider with its cloud.
+type Subject struct {
+	// Cloud is the simulated cloud.
+	Cloud Cloud
+	// Data is class data of a good machine, a YAML or JSON mapping.
+	Data string
+	// Run runs the provider's process until ctx ends, and returns nil then. It is called again after a crash, and is to take
+	// nothing over from the run before. Its connection to the cloud is a session of its own in the cloud's ledger.
+	Run func(ctx context.Context, p Process) error
+}
+
+// Cloud is the simulated cloud, seen from its owner's side. Its methods may be called from several goroutines.
+type Cloud interface {
+	// Ledger has the cloud's calls and objects.
+	Ledger() *ledger.Ledger
+	// Machines returns all machines of the cloud.
+	Machines() []ledger.Machine
+	// DeleteMachine takes a machine away, as someone at the cloud's console would.
+	DeleteMachine(id string) error
+	// AddForeign makes an object that belongs to somebody else, of a kind that the ledger has named. Names that the cloud holds
+	// unique may be refused with an error.
+	AddForeign(kind, name string) (id string, err error)
+}
+
+// Process is what one process of the provider has.
+type Process struct {
+	// ProviderID is its id in Omni.
+	ProviderID string
+	// Key is its service account key. It is a secret.
+	Key string
+	// Client is the real client of Omni, connected to the simulated one with Key; the suite closes it. State is its state.
+	Client *client.Client
+	State  state.State
+	// Logger takes the provider's log. The suite looks through it for secrets.
+	Logger *zap.Logger
+}
+
+// Run runs all cases as subtests of t and reports how each one ended.
+func Run(t *testing.T, opts Options) {
+	t.Helper()
+
+	s, err := newSuite(opts, cases())
+	if err != nil {
+		t.Fatalf("conformance suite: %v", err)
+	}
+
+	for _, c := range s.cases {
+		t.Run(c.name, func(t *testing.T) { s.report(t, c) })
+	}
+
+	t.Log(s.summary())
+}

@@ -1,0 +1,110 @@
+package conformance
+
+import (
+	"context"
+	"net/url"
+	"regexp"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/omni-infra/omni-infra-providers/sim/omni"
+	"github.com/omni-infra/omni-infra-providers/sim/talos"
+	"github.com/omni-infra/omni-infra-providers/sim/talos/meta"
+)
+
+// The machines' own pace.
+const (
+	bootTime     = 20 * time.Second
+	shutdownTime = 5 * time.Second
+)
+
+// World is what a subject's cloud needs of its surroundings: a life for its machines.
+type World struct {
+	omni *omni.Omni
+	// exposed is told of secrets as they come up.
+	exposed func(name, value string)
+
+	mu    sync.Mutex
+	metas map[string]talos.Meta
+	// held is not nil while machines are kept from booting.
+	held chan struct{}
+}
+
+// Guest is a machine as its firmware sees it.
+type Guest struct {
+	// UUID is the SMBIOS UUID.
+	UUID string
+	// UserData is what the cloud hands over, empty if nothing. KernelArgs is the command line that the cloud sets.
+	UserData   string
+	KernelArgs string
+	// TalosVersion has the form "v1.13.5", empty for any.
+	TalosVersion string
+}
+
+// Boot runs a simulated Talos machine from power on until it switches itself off or ctx ends. Clouds call it in a goroutine
+// each time that a machine is switched on; a machine with the same UUID keeps its disk.
+func (w *World) Boot(ctx context.Context, g Guest) {
+	w.mu.Lock()
+	held := w.held
+
+	if w.metas[g.UUID] == nil {
+		w.metas[g.UUID] = &meta.Memory{}
+	}
+
+	disk := w.metas[g.UUID]
+	w.mu.Unlock()
+
+	if held != nil {
+		select {
+		case <-held:
+		case <-ctx.Done():
+			return
+		}
+	}
+
+	w.watchTokens(g)
+
+	machine := &talos.Machine{
+		UUID: g.UUID, UserData: []byte(g.UserData), Cmdline: talos.Cmdline(g.KernelArgs), Meta: disk, TalosVersion: g.TalosVersion,
+		BootTime: bootTime, ShutdownTime: shutdownTime,
+		Dial: func(context.Context, string, []string) (*grpc.ClientConn, error) { return w.omni.DialMachineAPI() },
+	}
+
+	// Whatever keeps a machine from joining is seen in Omni, by its absence.
+	_ = machine.Run(ctx)
+}
+
+// hold keeps machines that are switched on from booting until release is called.
+func (w *World) hold() (release func()) {
+	held := make(chan struct{})
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.held = held
+
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+
+		w.held = nil
+		close(held)
+	}
+}
+
+var joinToken = regexp.MustCompile(`jointoken=([^&\s"']+)`)
+
+// watchTokens makes the suite look for the machine's join token wherever text passes.
+func (w *World) watchTokens(g Guest) {
+	for _, text := range []string{g.UserData, g.KernelArgs} {
+		for _, m := range joinToken.FindAllStringSubmatch(text, -1) {
+			w.exposed("join token", m[1])
+
+			if plain, err := url.QueryUnescape(m[1]); err == nil && plain != m[1] {
+				w.exposed("join token", plain)
+			}
+		}
+	}
+}

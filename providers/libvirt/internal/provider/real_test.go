@@ -1,0 +1,324 @@
+//go:build real
+
+package provider
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/connection"
+	"github.com/omni-infra/omni-infra-providers/shared/driver"
+)
+
+// inside is set in the process that runs beside the private libvirtd.
+const inside = "LIBVIRT_PROVIDER_TEST_INSIDE"
+
+// TestMain runs the tests of this build tag beside a libvirtd of their own: see lab/private-libvirtd.sh.
+func TestMain(m *testing.M) {
+	if os.Getenv(inside) != "" {
+		os.Exit(m.Run())
+	}
+
+	dir, err := os.MkdirTemp("", "private-libvirtd-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+
+	cmd := exec.Command("../../lab/private-libvirtd.sh", append([]string{dir}, os.Args...)...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	err = cmd.Run()
+
+	if err == nil {
+		err = os.RemoveAll(dir)
+	}
+
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		fmt.Fprintln(os.Stderr, "the files of libvirtd are in", dir)
+		os.Exit(exit.ExitCode())
+	}
+
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// virsh is the witness: it sees what libvirt has without any of our code.
+func virsh(t *testing.T, args ...string) string {
+	t.Helper()
+
+	out, err := exec.Command("virsh", append([]string{"--connect", "qemu:///system", "--quiet"}, args...)...).CombinedOutput()
+	require.NoError(t, err, "virsh %s: %s", strings.Join(args, " "), out)
+
+	return strings.TrimSpace(string(out))
+}
+
+// words are the first words of virsh's lines.
+func words(list string) []string {
+	var out []string
+
+	for line := range strings.Lines(list) {
+		if fields := strings.Fields(line); len(fields) > 0 {
+			out = append(out, fields[0])
+		}
+	}
+
+	slices.Sort(out)
+
+	return out
+}
+
+func domainNames(t *testing.T) []string { return words(virsh(t, "list", "--all", "--name")) }
+
+func volumeNames(t *testing.T, pool string) []string { return words(virsh(t, "vol-list", pool)) }
+
+// newPool makes a storage pool that goes with the test.
+func newPool(t *testing.T) (name, dir string) {
+	t.Helper()
+
+	dir = t.TempDir()
+	name = strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
+
+	virsh(t, "pool-define-as", name, "dir", "--target", dir)
+	virsh(t, "pool-start", name)
+	t.Cleanup(func() {
+		virsh(t, "pool-destroy", name)
+		virsh(t, "pool-undefine", name)
+	})
+
+	return name, dir
+}
+
+func newDriver(t *testing.T, config Config) *Driver {
+	t.Helper()
+
+	if config.ShutdownTimeout == 0 {
+		config.ShutdownTimeout = 2 * time.Second
+	}
+
+	d := New(config)
+	t.Cleanup(d.Close)
+
+	return d
+}
+
+func newRequest(id, data string) driver.Request {
+	ref := driver.Ref{ProviderID: "libvirt", RequestID: id}
+
+	return driver.Request{Ref: ref, Identity: driver.NewIdentity(ref), Set: "set", TalosVersion: "v1.13.5", ClassData: data}
+}
+
+// classData is a machine that starts fast; it has nothing to boot.
+func classData(pool string, more ...string) string {
+	return strings.Join(append([]string{
+		"cores: 1", "memory: 128", "disk_size: 1", "storage_pool: " + pool, "firmware: bios", "network_interfaces: [{type: user}]",
+	}, more...), "\n")
+}
+
+// testImage is a boot image in memory: some bytes, a hole, some bytes.
+type testImage struct {
+	opened atomic.Int32
+	open   func(content io.Reader) io.Reader
+}
+
+const testImageSize = 5<<20 + 512
+
+func testImageContent() []byte {
+	content := make([]byte, testImageSize)
+	copy(content, "first")
+	copy(content[testImageSize-512:], "last")
+
+	return content
+}
+
+func (i *testImage) Key() string { return "0123-v1.13.5-nocloud-amd64.raw" }
+func (i *testImage) URL() string { return "https://factory.example/image" }
+
+func (i *testImage) Open(context.Context) (io.ReadCloser, error) {
+	i.opened.Add(1)
+
+	var r io.Reader = bytes.NewReader(testImageContent())
+	if i.open != nil {
+		r = i.open(r)
+	}
+
+	return io.NopCloser(r), nil
+}
+
+// userData stands for the join configuration.
+const userData = "apiVersion: v1alpha1\nkind: SideroLinkConfig\napiUrl: grpc://omni.example?jointoken=secret\n"
+
+func newTask(req driver.Request, image driver.Image) driver.Task {
+	return driver.Task{Request: req, Join: driver.Join{UserData: userData}, Image: image, Progress: func(string) {}}
+}
+
+// provision runs all phases once.
+func provision(ctx context.Context, d *Driver, req driver.Request, image driver.Image) error {
+	plan, err := d.Plan(ctx, req)
+	if err != nil {
+		return fmt.Errorf("plan: %w", err)
+	}
+
+	for _, phase := range plan.Phases {
+		if err := phase.Ensure(ctx, newTask(req, image)); err != nil {
+			return fmt.Errorf("%s: %w", phase.Name, err)
+		}
+	}
+
+	return nil
+}
+
+// remove calls Remove until it is done.
+func remove(t *testing.T, d *Driver, ref driver.Ref) {
+	t.Helper()
+
+	require.Eventually(t, func() bool {
+		done, err := d.Remove(t.Context(), ref)
+		if driver.KindOf(err) != driver.KindPending {
+			require.NoError(t, err)
+		}
+
+		return done
+	}, time.Minute, 100*time.Millisecond)
+}
+
+// settled repeats f while it is pending.
+func settled(t *testing.T, f func() error) {
+	t.Helper()
+
+	require.Eventually(t, func() bool {
+		err := f()
+		if driver.KindOf(err) == driver.KindPending {
+			return false
+		}
+
+		require.NoError(t, err)
+
+		return true
+	}, time.Minute, 200*time.Millisecond)
+}
+
+func TestMachineFromNothingToNothing(t *testing.T) {
+	pool, dir := newPool(t)
+	d := newDriver(t, Config{Version: "v0.1.0"})
+	image := new(testImage)
+	req := newRequest("demo-x7k2p", strings.ReplaceAll(classData(pool, "additional_disks: [{size: 2}, {size: 3, type: sata}]"), "bios", "uefi"))
+	n := namesOf(req.Ref)
+
+	require.NoError(t, provision(t.Context(), d, req, image))
+	require.NoError(t, provision(t.Context(), d, req, image), "a second run finds everything")
+
+	require.Equal(t, []string{n.Domain}, domainNames(t))
+	require.Equal(t, "running", virsh(t, "domstate", n.Domain))
+	require.Equal(t, req.Identity.UUID, virsh(t, "domuuid", n.Domain))
+	require.EqualValues(t, 1, image.opened.Load())
+
+	metadata := virsh(t, "metadata", n.Domain, markNamespace)
+	for _, want := range []string{`provider="libvirt"`, `request="demo-x7k2p"`, `version="v0.1.0"`, `set="set"`} {
+		require.Contains(t, metadata, want)
+	}
+
+	require.NotContains(t, virsh(t, "dumpxml", n.Domain, "--security-info"), "secret")
+
+	blocks := virsh(t, "domblklist", n.Domain)
+	for _, volume := range []string{n.Root, n.Seed, n.Disk(0), n.Disk(1)} {
+		require.Contains(t, blocks, volume)
+
+		info, err := os.Stat(filepath.Join(dir, volume))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), volume)
+	}
+
+	backing := filepath.Base(between(virsh(t, "vol-dumpxml", n.Root, "--pool", pool), "<backingStore>", "</backingStore>", "<path>", "</path>"))
+	content, err := os.ReadFile(filepath.Join(dir, backing))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(testImageContent(), content), "the image arrives as it is")
+
+	seed, err := os.ReadFile(filepath.Join(dir, n.Seed))
+	require.NoError(t, err)
+	require.Contains(t, string(seed), "local-hostname: demo-x7k2p")
+	require.Contains(t, string(seed), userData)
+
+	found, err := d.Find(t.Context(), req.Ref)
+	require.NoError(t, err)
+	require.Equal(t, req.Identity.UUID, found.UUID)
+	require.Equal(t, driver.PowerOn, found.Power)
+	require.Equal(t, pool, found.Labels["pool"])
+	require.NotEmpty(t, found.Labels["host"])
+	require.WithinDuration(t, time.Now(), found.CreatedAt, time.Minute)
+
+	listed, err := d.List(t.Context(), "libvirt")
+	require.NoError(t, err)
+	require.Equal(t, []driver.Machine{found}, listed)
+
+	// The guest has nothing to boot and obeys nothing: it is forced.
+	settled(t, func() error { return d.Reboot(t.Context(), req.Ref) })
+
+	rebooted, err := d.Find(t.Context(), req.Ref)
+	require.NoError(t, err)
+	require.NotEqual(t, found.Boot, rebooted.Boot)
+
+	settled(t, func() error { return d.SetPower(t.Context(), req.Ref, driver.PowerOff) })
+	require.Equal(t, "shut off", virsh(t, "domstate", n.Domain))
+	require.Contains(t, virsh(t, "dominfo", n.Domain), "Autostart:      disable")
+	require.Error(t, d.Reboot(t.Context(), req.Ref))
+
+	settled(t, func() error { return d.SetPower(t.Context(), req.Ref, driver.PowerOn) })
+	require.Equal(t, "running", virsh(t, "domstate", n.Domain))
+	require.Contains(t, virsh(t, "dominfo", n.Domain), "Autostart:      enable")
+
+	remove(t, d, req.Ref)
+	require.Empty(t, domainNames(t))
+	require.Empty(t, volumeNames(t, pool))
+	require.Empty(t, files(t, dir))
+	require.Empty(t, files(t, "/var/lib/libvirt/qemu/nvram"))
+
+	_, err = d.Find(t.Context(), req.Ref)
+	require.True(t, driver.IsNotFound(err))
+	remove(t, d, req.Ref)
+}
+
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+
+	require.NoError(t, err)
+
+	var out []string
+	for _, entry := range entries {
+		out = append(out, entry.Name())
+	}
+
+	return out
+}
+
+// between cuts text down to what is between pairs of marks, from outside to inside.
+func between(text string, marks ...string) string {
+	for i := 0; i+1 < len(marks); i += 2 {
+		_, text, _ = strings.Cut(text, marks[i])
+		text, _, _ = strings.Cut(text, marks[i+1])
+	}
+
+	return strings.TrimSpace(text)
+}
+
+var _ = connection.DefaultURI

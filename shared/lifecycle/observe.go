@@ -1,0 +1,217 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/siderolabs/omni/client/api/omni/specs"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
+	"go.uber.org/zap"
+
+	"github.com/omni-infra/omni-infra-providers/shared/driver"
+)
+
+const (
+	// looksForAbsence is how many complete looks in a row have to miss a machine before it is taken for gone.
+	looksForAbsence = 2
+	// secondLook is the pause before a machine that was missed is looked for again.
+	secondLook = 5 * time.Second
+	// settleTime gathers events of the cloud into one look.
+	settleTime = 300 * time.Millisecond
+	// watchTimeout renews the cloud's stream of events now and then, should it have died unnoticed.
+	watchTimeout = time.Hour
+)
+
+// observe looks at the whole cloud, at intervals and when the cloud says that something changed.
+func (p *Provider) observe(ctx context.Context) {
+	poke := make(chan struct{}, 1)
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+
+	if watcher, ok := p.cfg.Driver.(driver.Watcher); ok {
+		wg.Go(func() { p.watchCloud(ctx, watcher, poke) })
+	}
+
+	pause := p.cfg.PollInterval
+
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		case <-poke:
+			sleep(ctx, settleTime)
+		}
+
+		pause = p.cfg.PollInterval
+
+		missed, err := p.look(ctx)
+		if err != nil && ctx.Err() == nil {
+			p.log.Warn("cloud is not seen", zap.Error(err))
+		}
+
+		if missed {
+			pause = secondLook
+		}
+	}
+}
+
+func (p *Provider) watchCloud(ctx context.Context, watcher driver.Watcher, poke chan<- struct{}) {
+	look := func(driver.Ref) {
+		select {
+		case poke <- struct{}{}:
+		default:
+		}
+	}
+
+	pause := backoff{first: time.Second, most: time.Minute}
+
+	for tries := 0; ctx.Err() == nil; tries++ {
+		started := time.Now()
+		err := do(ctx, p, watchTimeout, "watching the cloud", func(ctx context.Context) error { return watcher.Watch(ctx, p.cfg.ID, look) })
+
+		if ctx.Err() != nil {
+			return
+		}
+
+		p.log.Warn("events of the cloud were cut off", zap.Error(err))
+
+		// What happened meanwhile is only seen by a full look.
+		look(driver.Ref{})
+
+		if time.Since(started) > pause.most {
+			tries = 0
+		}
+
+		sleep(ctx, pause.after(tries))
+	}
+}
+
+// look compares one complete list of the cloud's machines with the requests that have one. A list that failed says nothing.
+func (p *Provider) look(ctx context.Context) (missed bool, err error) {
+	// What was provisioned before the look began has to be in it.
+	provisioned := p.statuses.all(func(s *infra.MachineRequestStatus) bool {
+		return s.TypedSpec().Value.Stage == specs.MachineRequestStatusSpec_PROVISIONED && s.Metadata().Phase() == resource.PhaseRunning
+	})
+
+	list, err := ask(ctx, p, p.cfg.CallTimeout, "listing the cloud's machines", func(ctx context.Context) ([]driver.Machine, error) {
+		return p.cfg.Driver.List(ctx, p.cfg.ID)
+	})
+	if err != nil {
+		return false, fmt.Errorf("list machines: %w", err)
+	}
+
+	found := make(map[string]driver.Machine, len(list))
+
+	for _, machine := range list {
+		if !machine.Incomplete {
+			found[machine.RequestID] = machine
+		}
+	}
+
+	for _, status := range provisioned {
+		id := status.Metadata().ID()
+
+		machine, ok := found[id]
+		if !ok {
+			missed = true
+
+			if p.looks.missed(id) {
+				p.queue.hurry(id)
+			}
+
+			continue
+		}
+
+		p.looks.seen(id)
+
+		if joined := p.joined(id); len(joined) == 1 {
+			rec, _ := p.records.get(id)
+			if rec == nil {
+				continue
+			}
+
+			rebootID := ""
+			if rec.spec.RebootDone {
+				rebootID = rec.spec.RebootID
+			}
+
+			if err := p.report(ctx, joined[0].Metadata().ID(), machine, rebootID); err != nil {
+				return missed, err
+			}
+		}
+	}
+
+	return missed, nil
+}
+
+// looks remembers what has not been seen, and since when.
+type looks struct {
+	mu     sync.Mutex
+	misses map[string]int
+	absent map[string]time.Time
+}
+
+// missed notes that a complete look did not find the machine, and reports whether that makes it vanished.
+func (l *looks) missed(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.misses == nil {
+		l.misses = map[string]int{}
+	}
+
+	l.misses[id]++
+
+	return l.misses[id] >= looksForAbsence
+}
+
+// seen notes that a look found the machine.
+func (l *looks) seen(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	delete(l.misses, id)
+}
+
+func (l *looks) isVanished(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.misses[id] >= looksForAbsence
+}
+
+// absentFor returns how long Omni has not known the machine; the first call begins the time.
+func (l *looks) absentFor(id string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.absent == nil {
+		l.absent = map[string]time.Time{}
+	}
+
+	since, ok := l.absent[id]
+	if !ok {
+		since = time.Now()
+		l.absent[id] = since
+	}
+
+	return time.Since(since)
+}
+
+// present notes that Omni knows the machine.
+func (l *looks) present(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	delete(l.absent, id)
+}
+
+func (l *looks) forget(id string) {
+	l.seen(id)
+	l.present(id)
+}

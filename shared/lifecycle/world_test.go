@@ -1,0 +1,344 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
+	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
+	"github.com/cosi-project/runtime/pkg/state/registry"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/omni-infra/omni-infra-providers/shared/driver"
+	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
+)
+
+const providerID = "test"
+
+// cloud is a driver whose machines are entries of a map. It is the smallest subject that the library can drive; what a real
+// cloud does to it is the business of the conformance suite.
+type cloud struct {
+	mu       sync.Mutex
+	machines map[string]driver.Machine
+	calls    []string
+
+	// plan, ensure and remove stand in for the method when they are not nil.
+	plan   func(driver.Request) error
+	ensure func(ctx context.Context, t driver.Task) error
+	remove func() error
+	list   func() error
+	check  func() error
+}
+
+func (c *cloud) note(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.calls = append(c.calls, fmt.Sprintf(format, args...))
+}
+
+func (c *cloud) count(call string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	n := 0
+
+	for _, made := range c.calls {
+		if made == call {
+			n++
+		}
+	}
+
+	return n
+}
+
+func (c *cloud) names() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return slices.Sorted(maps.Keys(c.machines))
+}
+
+func (c *cloud) drop(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	delete(c.machines, id)
+}
+
+func (c *cloud) Plan(_ context.Context, req driver.Request) (driver.Plan, error) {
+	if c.plan != nil {
+		if err := c.plan(req); err != nil {
+			return driver.Plan{}, err
+		}
+	}
+
+	return driver.Plan{
+		UUID:    req.Identity.UUID,
+		Names:   map[string]string{"machine": req.RequestID},
+		Patches: map[string]string{"provider-id": "machine: {}"},
+		Phases: []driver.Phase{{Name: "create-machine", Ensure: func(ctx context.Context, t driver.Task) error {
+			c.note("create %s", t.Request.RequestID)
+
+			if c.ensure != nil {
+				if err := c.ensure(ctx, t); err != nil {
+					return err
+				}
+			}
+
+			c.mu.Lock()
+			defer c.mu.Unlock()
+
+			if _, ok := c.machines[t.Request.RequestID]; !ok {
+				c.machines[t.Request.RequestID] = driver.Machine{
+					Ref: t.Request.Ref, ID: "vm-" + t.Request.RequestID, UUID: t.Request.Identity.UUID, Power: driver.PowerOn, Boot: "1",
+				}
+			}
+
+			return nil
+		}}},
+	}, nil
+}
+
+func (c *cloud) Find(_ context.Context, ref driver.Ref) (driver.Machine, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	m, ok := c.machines[ref.RequestID]
+	if !ok {
+		return m, driver.NotFound("machine of %s", ref)
+	}
+
+	return m, nil
+}
+
+func (c *cloud) List(context.Context, string) ([]driver.Machine, error) {
+	if c.list != nil {
+		if err := c.list(); err != nil {
+			return nil, err
+		}
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return slices.Collect(maps.Values(c.machines)), nil
+}
+
+func (c *cloud) Remove(_ context.Context, ref driver.Ref) (bool, error) {
+	c.note("remove %s", ref.RequestID)
+
+	if c.remove != nil {
+		if err := c.remove(); err != nil {
+			return false, err
+		}
+	}
+
+	c.drop(ref.RequestID)
+
+	return true, nil
+}
+
+func (c *cloud) Check(context.Context) error {
+	if c.check != nil {
+		return c.check()
+	}
+
+	return nil
+}
+
+func (c *cloud) SetPower(_ context.Context, ref driver.Ref, want driver.Power) error {
+	c.note("power %s %s", ref.RequestID, want)
+	c.change(ref, func(m *driver.Machine) { m.Power = want })
+
+	return nil
+}
+
+func (c *cloud) Reboot(_ context.Context, ref driver.Ref) error {
+	c.note("reboot %s", ref.RequestID)
+	c.change(ref, func(m *driver.Machine) { m.Boot += "1" })
+
+	return nil
+}
+
+func (c *cloud) change(ref driver.Ref, f func(*driver.Machine)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	m := c.machines[ref.RequestID]
+	f(&m)
+	c.machines[ref.RequestID] = m
+}
+
+// world is a COSI state with what Omni puts into it for a provider. The test plays Omni.
+type world struct {
+	t     *testing.T
+	ctx   context.Context
+	st    state.State
+	cloud *cloud
+	stop  func()
+	fault func(verb string, kind resource.Type) error
+}
+
+// run runs f in a bubble with a running provider, and checks that the provider ends in seconds and leaves no goroutine.
+func run(t *testing.T, f func(w *world), setup ...func(*world)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+
+		w := &world{t: t, ctx: ctx, cloud: &cloud{machines: map[string]driver.Machine{}}}
+		w.st = state.WrapCore(&faulty{CoreState: namespaced.NewState(inmem.Build), world: w})
+
+		require.NoError(t, registry.NewResourceRegistry(w.st).RegisterDefault(ctx))
+		require.NoError(t, registry.NewResourceRegistry(w.st).Register(ctx, siderolink.NewProviderJoinConfig("")))
+
+		join := siderolink.NewProviderJoinConfig(providerID)
+		join.TypedSpec().Value.JoinToken = "canary-join-token"
+		join.Metadata().Labels().Set(omni.LabelInfraProviderID, providerID)
+
+		api := siderolink.NewAPIConfig()
+		api.TypedSpec().Value.MachineApiAdvertisedUrl = "grpc://omni.test:8090"
+		api.TypedSpec().Value.LogsPort, api.TypedSpec().Value.EventsPort = 8092, 8091
+
+		require.NoError(t, errors.Join(w.st.Create(ctx, join), w.st.Create(ctx, api)))
+
+		for _, f := range setup {
+			f(w)
+		}
+
+		w.start()
+		f(w)
+		w.stop()
+	})
+}
+
+// start starts a provider, as a new process would.
+func (w *world) start() {
+	provider, err := lifecycle.New(lifecycle.Config{ID: providerID, Driver: w.cloud, Logger: zaptest.NewLogger(w.t), Schema: "{}"})
+	require.NoError(w.t, err)
+
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan error, 1)
+
+	go func() { done <- provider.Run(ctx, w.st) }()
+
+	w.stop = func() {
+		asked := time.Now()
+
+		cancel()
+		require.NoError(w.t, <-done)
+		require.Less(w.t, time.Since(asked), 5*time.Second, "shutdown takes seconds")
+
+		w.stop = func() {}
+	}
+}
+
+func (w *world) request(id string, change ...func(*infra.MachineRequest)) {
+	r := infra.NewMachineRequest(id)
+	r.Metadata().Labels().Set(omni.LabelInfraProviderID, providerID)
+	r.Metadata().Labels().Set(omni.LabelMachineRequestSet, "pool")
+	r.TypedSpec().Value.TalosVersion = "1.13.5"
+
+	for _, f := range change {
+		f(r)
+	}
+
+	require.NoError(w.t, w.st.Create(w.ctx, r))
+}
+
+func (w *world) annotate(id, key, value string) {
+	_, err := w.st.UpdateWithConflicts(w.ctx, infra.NewMachineRequest(id).Metadata(), func(r resource.Resource) error {
+		r.Metadata().Annotations().Set(key, value)
+
+		return nil
+	})
+	require.NoError(w.t, err)
+}
+
+// join registers the request's machine, as Omni does when it has joined.
+func (w *world) join(id, uuid string) {
+	r := infra.NewMachineRegistration(uuid)
+	r.Metadata().Labels().Set(omni.LabelInfraProviderID, providerID)
+	r.Metadata().Labels().Set(omni.LabelMachineRequest, id)
+	require.NoError(w.t, w.st.Create(w.ctx, r))
+}
+
+func (w *world) teardown(id string) {
+	_, err := w.st.Teardown(w.ctx, infra.NewMachineRequest(id).Metadata())
+	require.NoError(w.t, err)
+}
+
+func (w *world) status(id string) (*infra.MachineRequestStatus, bool) {
+	res, err := w.st.Get(w.ctx, infra.NewMachineRequestStatus(id).Metadata())
+	if state.IsNotFoundError(err) {
+		return nil, false
+	}
+
+	require.NoError(w.t, err)
+
+	return res.(*infra.MachineRequestStatus), true //nolint:forcetypeassert,errcheck
+}
+
+func (w *world) finalizers(id string) []string {
+	res, err := w.st.Get(w.ctx, infra.NewMachineRequest(id).Metadata())
+	require.NoError(w.t, err)
+
+	return *res.Metadata().Finalizers()
+}
+
+// wait lets fake time pass until everything that was going to happen by then has happened.
+func (w *world) wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// faulty lets a test fail calls to the state.
+type faulty struct {
+	state.CoreState
+	world *world
+}
+
+func (f *faulty) fail(verb string, kind resource.Type) error {
+	if f.world.fault == nil {
+		return nil
+	}
+
+	return f.world.fault(verb, kind)
+}
+
+func (f *faulty) Create(ctx context.Context, r resource.Resource, o ...state.CreateOption) error {
+	if err := f.fail("create", r.Metadata().Type()); err != nil {
+		return err
+	}
+
+	return f.CoreState.Create(ctx, r, o...)
+}
+
+func (f *faulty) Update(ctx context.Context, r resource.Resource, o ...state.UpdateOption) error {
+	if err := f.fail("update", r.Metadata().Type()); err != nil {
+		return err
+	}
+
+	return f.CoreState.Update(ctx, r, o...)
+}
+
+func (f *faulty) Destroy(ctx context.Context, r resource.Pointer, o ...state.DestroyOption) error {
+	if err := f.fail("destroy", r.Type()); err != nil {
+		return err
+	}
+
+	return f.CoreState.Destroy(ctx, r, o...)
+}

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Runs every package that has tests with the build tag "real", one package at a time: they share the machine's processors
+# with the guests that they boot. Arguments go to go test.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+mapfile -t packages < <(grep -rlE --include='*_test.go' '^//go:build .*\breal\b' . | xargs -r -n1 dirname | sort -u)
+if [ ${#packages[@]} -eq 0 ]; then
+	echo 'test-real: no test carries the build tag "real"' >&2
+	exit 1
+fi
+
+echo "test-real: ${packages[*]}"
+exec go test -tags 'libvirt_dlopen real' -count=1 -p 1 -timeout 25m "$@" "${packages[@]}"
