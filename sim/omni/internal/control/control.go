@@ -69,10 +69,22 @@ func Run(ctx context.Context, st state.State, opts Options) error {
 
 	work, ctx := errgroup.WithContext(ctx)
 
+	if opts.Log != nil {
+		events, err := watchStory(ctx, st)
+		if err != nil {
+			return ignoreEnd(ctx, err)
+		}
+
+		work.Go(func() error {
+			tell(ctx, events, opts.Log)
+
+			return nil
+		})
+	}
+
 	work.Go(func() error { return omni.Run(ctx) })
 	work.Go(func() error { return followTunnels(ctx, st, opts.Machines) })
 	work.Go(func() error { return pollLinks(ctx, st, opts.Timing) })
-	work.Go(func() error { return tell(ctx, st, opts.Log) })
 
 	return work.Wait()
 }
