@@ -119,4 +119,3 @@ func TestPowerOffIsAnOrderToTalos(t *testing.T) {
 			"rpc error: code = FailedPrecondition desc = machine is not managed by a static infra provider, power on the machine manually")
 	})
 }
-
