@@ -58,7 +58,7 @@ func (w *world) held(id string) bool {
 }
 
 func TestMachinesMadeForASetBecomeItsNodes(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		for id := range w.inCluster(2) {
 			node := get[*omni.MachineSetNode](w, id)
 			require.Empty(t, node.Metadata().Owner())
@@ -80,7 +80,7 @@ func TestMachinesMadeForASetBecomeItsNodes(t *testing.T) {
 }
 
 func TestLostNodeIsHeldForEver(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		id, _ := w.lostNode()
 		require.True(t, w.held(id))
 		require.False(t, w.onlyStatus().Metadata().Finalizers().Empty())
@@ -88,7 +88,7 @@ func TestLostNodeIsHeldForEver(t *testing.T) {
 }
 
 func TestLostNodeGoesWhenItComesBackAndIsReset(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		id, address := w.lostNode()
 		w.machines.set(address, true, nil)
 		w.settle()
@@ -100,7 +100,7 @@ func TestLostNodeGoesWhenItComesBackAndIsReset(t *testing.T) {
 }
 
 func TestLostNodeGoesWithItsLink(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		id, _ := w.lostNode()
 		w.teardown(siderolink.NewLink(id, nil).Metadata(), "")
 		time.Sleep(11 * time.Second)
@@ -112,7 +112,7 @@ func TestLostNodeGoesWithItsLink(t *testing.T) {
 }
 
 func TestLostNodeGoesWhenGivenUp(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		id, _ := w.lostNode()
 		w.create(omni.NewNodeForceDestroyRequest(id))
 		time.Sleep(11 * time.Second)
@@ -124,7 +124,7 @@ func TestLostNodeGoesWhenGivenUp(t *testing.T) {
 }
 
 func TestReachableNodeIsResetWhenItsRequestGoes(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		addresses := w.inCluster(1)
 		w.teardown(infra.NewMachineRequest(w.ids()[0]).Metadata(), "")
 		w.settle()
@@ -139,7 +139,7 @@ func TestReachableNodeIsResetWhenItsRequestGoes(t *testing.T) {
 }
 
 func TestNodeOfAControllerIsLeftToIt(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide()
 		w.loneRequest("lone")
 		w.settle()
@@ -158,7 +158,7 @@ func TestNodeOfAControllerIsLeftToIt(t *testing.T) {
 }
 
 func TestSmallerMachineSetKeepsRequestsUntilNodesHaveLeft(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		addresses := w.inCluster(2)
 		w.machines.deaf = true
 
@@ -190,7 +190,7 @@ func TestSmallerMachineSetKeepsRequestsUntilNodesHaveLeft(t *testing.T) {
 }
 
 func TestRemovedClusterTakesItsMachines(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.inCluster(2)
 		w.teardown(omni.NewCluster("demo").Metadata(), "")
 		w.settle()
@@ -204,7 +204,7 @@ func TestRemovedClusterTakesItsMachines(t *testing.T) {
 }
 
 func TestClassWithoutProvisionMakesNoRequests(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.cluster("demo", 0, 2)
 		w.settle()
 		require.Len(t, w.ids(), 2)

@@ -17,7 +17,8 @@
 //     of a machine set is a ClusterMachine at once and stays one.
 //   - The other finalizers on Clusters and MachineSets, MachineSetStatuses, and allocation by label selectors. A
 //     machine set with a machine class that has machines made takes those, oldest id first, whatever their Talos version.
-//   - InfraMachines and BMC configs, which only static providers have; InfraMachineConfigs have no effect.
+//   - Of static providers, BMC configs, extensions and install events of InfraMachines, and that a machine has to be accepted
+//     before it is a Machine.
 //   - MachineLabels of users on machines, image labels, security state and platform metadata.
 //   - Warnings in JoinTokenStatuses, NodeUniqueTokenStatuses, link counters, last endpoints.
 //   - Rate limits of the store, and the pauses that the real server needs for its work: it answers at once.
@@ -69,10 +70,22 @@ func Run(ctx context.Context, st state.State, opts Options) error {
 
 	work, ctx := errgroup.WithContext(ctx)
 
+	if opts.Log != nil {
+		events, err := watchStory(ctx, st)
+		if err != nil {
+			return ignoreEnd(ctx, err)
+		}
+
+		work.Go(func() error {
+			tell(ctx, events, opts.Log)
+
+			return nil
+		})
+	}
+
 	work.Go(func() error { return omni.Run(ctx) })
 	work.Go(func() error { return followTunnels(ctx, st, opts.Machines) })
 	work.Go(func() error { return pollLinks(ctx, st, opts.Timing) })
-	work.Go(func() error { return tell(ctx, st, opts.Log) })
 
 	return work.Wait()
 }

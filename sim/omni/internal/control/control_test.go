@@ -41,7 +41,7 @@ func TestBootstrapKeepsWhatIsThere(t *testing.T) {
 }
 
 func TestOmniGoesOnAfterARestart(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.loneRequest("lone")
 		w.settle()
 		w.stop()
@@ -67,7 +67,7 @@ func TestOmniTellsItsStoryWithoutSecrets(t *testing.T) {
 		story []string
 	)
 
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide(byToken)
 		w.loneRequest("lone")
 		w.settle()

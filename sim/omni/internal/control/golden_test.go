@@ -27,7 +27,7 @@ func patching(s *script) { s.patch = true }
 func byToken(s *script) { s.byToken = true }
 
 func TestHistoryOfRequestIsThatOfOmni(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide(patching)
 		w.settle()
 		w.history.take()
@@ -43,7 +43,7 @@ func TestHistoryOfRequestIsThatOfOmni(t *testing.T) {
 }
 
 func TestHistoryOfMachineByUUIDIsThatOfOmni(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide(patching)
 		time.Sleep(86 * time.Second)
 		w.requestSet("pool", 1)
@@ -64,7 +64,7 @@ func TestHistoryOfMachineByUUIDIsThatOfOmni(t *testing.T) {
 }
 
 func TestHistoryOfMachineByTokenIsThatOfOmni(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide(byToken)
 		w.requestSet("enc", 1)
 		w.settle()
@@ -80,7 +80,7 @@ func TestHistoryOfMachineByTokenIsThatOfOmni(t *testing.T) {
 }
 
 func TestHistoryOfStatusTornDownByProviderIsThatOfOmni(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide(patching)
 		w.requestSet("pool", 1)
 		w.settle()
@@ -101,7 +101,7 @@ func TestHistoryOfStatusTornDownByProviderIsThatOfOmni(t *testing.T) {
 }
 
 func TestHistoryOfLoneLinkRemovedIsThatOfOmni(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide()
 		w.loneRequest("lone-1")
 		w.settle()
@@ -128,7 +128,7 @@ func TestHistoryOfLoneLinkRemovedIsThatOfOmni(t *testing.T) {
 }
 
 func TestHistoryOfClusterIsThatOfOmni(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide()
 		w.history.take()
 		w.cluster("demo", 1, 2)
@@ -143,7 +143,7 @@ func TestHistoryOfClusterIsThatOfOmni(t *testing.T) {
 }
 
 func TestHistoryOfProviderIsThatOfOmni(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide(byToken)
 		w.requestSet("pool", 0)
 		w.requestSet("enc", 1)

@@ -31,6 +31,7 @@ func linkControllers() []controller.QController {
 			release: forgetJoin,
 			outputs: []controller.Output{shares[*siderolink.NodeUniqueToken](), shares[*siderolink.JoinTokenUsage]()},
 		},
+		infraMachines(),
 		&keeper[*siderolink.Link]{name: "MaintenanceConfigStatusController"},
 		&keeper[*siderolink.Link]{name: "MachineStatusLinkController", last: true},
 		destroy.NewController[*siderolink.Link](optional.None[uint]()),

@@ -34,7 +34,7 @@ func (w *world) labels() map[string]string {
 }
 
 func TestMachineOfUnknownRequestIsNoMachine(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide(byToken)
 		w.join(machineID, "nonesuch")
 		w.settle()
@@ -48,7 +48,7 @@ func TestMachineOfUnknownRequestIsNoMachine(t *testing.T) {
 }
 
 func TestMachineOfUnreportedProviderIsNoMachine(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.loneRequest("lone")
 		w.reported("lone", machineID)
 		w.join(machineID, "lone")
@@ -62,7 +62,7 @@ func TestMachineOfUnreportedProviderIsNoMachine(t *testing.T) {
 }
 
 func TestMachineOfStaticProviderNeedsNoRequest(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		status := infra.NewProviderStatus(cloud)
 		status.Metadata().Labels().Set(omni.LabelIsStaticInfraProvider, "")
 		w.create(status)
@@ -73,7 +73,7 @@ func TestMachineOfStaticProviderNeedsNoRequest(t *testing.T) {
 }
 
 func TestLinkStatusFollowsItsLink(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		address := w.link(machineID, nil)
 		w.settle()
 
@@ -87,7 +87,7 @@ func TestLinkStatusFollowsItsLink(t *testing.T) {
 }
 
 func TestWhatAMachineReportsIsInItsStatus(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		address := w.joined(&talosapi.Report{
 			UUID: machineID, Stage: talosapi.StageMaintenance, TalosVersion: "v1.13.5", Schematic: "abc", Hostname: "vm-1",
 			Arch: "amd64", CPUs: 2, MemoryMiB: 4096, Disks: []talosapi.Disk{{Name: "vda", Size: 20e9}},
@@ -125,7 +125,7 @@ func TestWhatAMachineReportsIsInItsStatus(t *testing.T) {
 }
 
 func TestMachineWithoutTunnelIsDisconnected(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.link(machineID, nil)
 		time.Sleep(59 * time.Second)
 		require.Contains(t, w.labels(), omni.MachineStatusLabelConnected)
@@ -139,7 +139,7 @@ func TestMachineWithoutTunnelIsDisconnected(t *testing.T) {
 }
 
 func TestMachineIsDisconnectedLongAfterItsTunnelEnded(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		address := w.joined(&talosapi.Report{Stage: talosapi.StageRunning})
 		time.Sleep(100 * time.Second)
 		w.machines.set(address, false, nil)
@@ -158,7 +158,7 @@ func TestMachineIsDisconnectedLongAfterItsTunnelEnded(t *testing.T) {
 }
 
 func TestVanishedMachineKeepsItsRequest(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide(byToken)
 		w.requestSet("pool", 1)
 		w.settle()
@@ -176,7 +176,7 @@ func TestVanishedMachineKeepsItsRequest(t *testing.T) {
 }
 
 func TestMachineThatShutDownIsPoweredOff(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		address := w.joined(&talosapi.Report{Stage: talosapi.StageShuttingDown})
 		w.machines.set(address, false, nil)
 		time.Sleep(10 * time.Minute)
@@ -188,7 +188,7 @@ func TestMachineThatShutDownIsPoweredOff(t *testing.T) {
 }
 
 func TestInfraMachineStatusShowsOnTheMachine(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide(byToken)
 		w.loneRequest("lone")
 		w.settle()
@@ -220,7 +220,7 @@ func TestInfraMachineStatusShowsOnTheMachine(t *testing.T) {
 }
 
 func TestReachableMachineIsResetAtOnce(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		address := w.joined(&talosapi.Report{Stage: talosapi.StageRunning})
 		w.teardown(siderolink.NewLink(machineID, nil).Metadata(), "")
 		w.settle()
@@ -231,7 +231,7 @@ func TestReachableMachineIsResetAtOnce(t *testing.T) {
 }
 
 func TestResetIsGivenUp(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.machines.deaf = true
 		w.joined(&talosapi.Report{Stage: talosapi.StageRunning})
 		w.teardown(siderolink.NewLink(machineID, nil).Metadata(), "")
@@ -243,7 +243,7 @@ func TestResetIsGivenUp(t *testing.T) {
 }
 
 func TestOmniForgetsHowARemovedMachineJoined(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.create(siderolink.NewNodeUniqueToken(machineID))
 		w.create(siderolink.NewJoinTokenUsage(machineID))
 		w.joined(&talosapi.Report{Stage: talosapi.StageRunning})

@@ -33,7 +33,7 @@ func (w *world) pending(conflict bool) {
 }
 
 func TestPendingMachineGetsAUniqueTokenOnce(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.pending(false)
 		require.True(t, has[*siderolink.LinkStatus](w, "key/"+siderolink.PendingMachineType))
 		require.Empty(t, w.machines.commands(pendingAddress))
@@ -56,7 +56,7 @@ func TestPendingMachineGetsAUniqueTokenOnce(t *testing.T) {
 }
 
 func TestUUIDConflictIsResolved(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.pending(true)
 		w.machines.set(pendingAddress, true, &talosapi.Report{UUID: machineID, Stage: talosapi.StageMaintenance})
 		w.settle()
@@ -78,7 +78,7 @@ func TestUUIDConflictIsResolved(t *testing.T) {
 }
 
 func TestPendingMachineIsForgottenAfterAWhile(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.pending(false)
 		time.Sleep(20 * time.Second)
 		edit(w, "key", func(machine *siderolink.PendingMachine) { machine.TypedSpec().Value.RemoteAddr = "again" })
@@ -92,7 +92,7 @@ func TestPendingMachineIsForgottenAfterAWhile(t *testing.T) {
 }
 
 func TestPendingMachineThatCannotBeReachedIsTriedAgain(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.machines.deaf = true
 		w.pending(false)
 		w.machines.set(pendingAddress, true, &talosapi.Report{UUID: machineID})

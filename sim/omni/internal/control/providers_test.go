@@ -17,7 +17,7 @@ import (
 )
 
 func TestProviderGetsAJoinConfigOfItsOwn(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.create(infra.NewProvider("other"))
 		w.settle()
 
@@ -42,7 +42,7 @@ func TestProviderGetsAJoinConfigOfItsOwn(t *testing.T) {
 }
 
 func TestProviderIsConnectedWhileItsHeartBeats(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		health := func() (initialized, connected bool) {
 			w.settle()
 
@@ -121,7 +121,7 @@ func removeProvider(w *world) {
 }
 
 func TestRemovedProviderLeavesNothing(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		removeProvider(w)
 
 		require.True(t, get[*infra.Provider](w, cloud).Metadata().Finalizers().Empty())
@@ -143,14 +143,14 @@ func TestRemovedProviderLeavesNothing(t *testing.T) {
 }
 
 func TestRemovalTakesSetsOfOthersOnlyAsTheRealDefect(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		removeProvider(w)
 		require.False(t, has[*omni.MachineRequestSet](w, "others"))
 	}, func(opts *control.Options) { opts.ProviderRemovalTakesAllSets = true })
 }
 
 func TestRemovalSparesSetsOfMachineSets(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide()
 		w.cluster("demo", 0, 1)
 		w.settle()
@@ -162,7 +162,7 @@ func TestRemovalSparesSetsOfMachineSets(t *testing.T) {
 }
 
 func TestJoinTokenIsGoodUntilRevokedOrExpired(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		state := func(id string) string {
 			w.settle()
 
@@ -193,7 +193,7 @@ func TestJoinTokenIsGoodUntilRevokedOrExpired(t *testing.T) {
 }
 
 func TestConnectionParamsHaveTheDefaultToken(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		params := get[*siderolink.ConnectionParams](w, siderolink.ConfigID).TypedSpec().Value
 		require.Equal(t, "first", params.JoinToken)
 		require.Contains(t, params.Args, "siderolink.api=grpc://127.0.0.1:8090?jointoken=first ")

@@ -28,6 +28,7 @@ func requestControllers(opts Options) []controller.QController {
 				on[*infra.MachineRequest](toLabel[*omni.MachineRequestSet](omni.LabelMachineRequestSet)),
 				on[*machineLabels](toLabel[*omni.MachineRequestSet](omni.LabelMachineRequestSet)),
 				on[*infra.Provider](toAll[*omni.MachineRequestSet]()),
+				on[*omni.MachineSetNode](qtransform.MapperNone()), // It is only read.
 			},
 			outputs: []controller.Output{shares[*infra.MachineRequest](), shares[*omni.MachineRequestSetStatus]()},
 		},

@@ -33,7 +33,7 @@ func (w *world) reported(request, id string, labels ...string) *infra.MachineReq
 }
 
 func TestLinkIsLookedForEveryFiveSeconds(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.loneRequest("lone")
 		w.reported("lone", machineID, omni.LabelMachineRequestSet, "pool")
 		time.Sleep(3 * time.Second)
@@ -52,7 +52,7 @@ func TestLinkIsLookedForEveryFiveSeconds(t *testing.T) {
 }
 
 func TestStatusWithoutRequestIsHeldAndLetGo(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		status := w.reported("stray", "")
 		w.settle()
 		require.True(t, get[*infra.MachineRequestStatus](w, "stray").Metadata().Finalizers().Has("MachineRequestStatusCleanupController"))
@@ -64,7 +64,7 @@ func TestStatusWithoutRequestIsHeldAndLetGo(t *testing.T) {
 }
 
 func TestLoneRequestOutlivesItsMachine(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide()
 		w.loneRequest("lone")
 		w.settle()
@@ -85,7 +85,7 @@ func TestLoneRequestOutlivesItsMachine(t *testing.T) {
 }
 
 func TestMachineComesBackWithoutItsRequest(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide()
 		w.loneRequest("lone")
 		w.settle()
@@ -120,7 +120,7 @@ func (w *world) patchRequest(id, request string) {
 }
 
 func TestPatchIsMadeOnceTheMachineIsNamed(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.loneRequest("lone")
 		w.reported("lone", "")
 		w.patchRequest("patch", "lone")
@@ -142,7 +142,7 @@ func TestPatchIsMadeOnceTheMachineIsNamed(t *testing.T) {
 }
 
 func TestPatchGoesWithTheStatus(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.loneRequest("lone")
 		status := w.reported("lone", machineID)
 		w.patchRequest("patch", "lone")
@@ -157,7 +157,7 @@ func TestPatchGoesWithTheStatus(t *testing.T) {
 }
 
 func TestClusterRequestStatusFollowsTheProvider(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.cluster("demo", 0, 1)
 		w.settle()
 
@@ -199,7 +199,7 @@ func TestClusterRequestStatusFollowsTheProvider(t *testing.T) {
 }
 
 func TestRequestOutsideAClusterHasNoClusterStatus(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.requestSet("pool", 1)
 		w.settle()
 		require.Empty(t, list[*omni.ClusterMachineRequestStatus](w))

@@ -57,7 +57,9 @@ func keepSet(ctx context.Context, r controller.QRuntime, set *omni.MachineReques
 		return nil
 	}
 
-	sortForRemoval(requests, machines)
+	if err = sortForRemoval(ctx, r, requests, machines); err != nil {
+		return err
+	}
 
 	for _, request := range requests[:-missing] {
 		if _, err = remove(ctx, r, request.Metadata(), ""); err != nil {
@@ -212,25 +214,28 @@ func suffix() string {
 
 // sortForRemoval puts first what a smaller set loses first: requests whose machine is in no cluster, then workers before
 // control planes, then the oldest.
-func sortForRemoval(requests []*infra.MachineRequest, machines []*machineLabels) {
+func sortForRemoval(ctx context.Context, r controller.Reader, requests []*infra.MachineRequest, machines []*machineLabels) error {
 	const (
-		unused = iota
-		worker
+		worker = iota + 1
 		controlPlane
 	)
 
 	use := map[resource.ID]int{}
 
 	for _, m := range machines {
-		labels := m.Metadata().Labels()
-		request, _ := labels.Get(omni.LabelMachineRequest)
+		node, ok, err := find[*omni.MachineSetNode](ctx, r, m.Metadata().ID())
+		if err != nil {
+			return err
+		}
 
-		if _, ok := labels.Get(omni.LabelCluster); !ok {
+		if !ok {
 			continue
 		}
 
+		request, _ := m.Metadata().Labels().Get(omni.LabelMachineRequest)
 		use[request] = worker
-		if _, ok := labels.Get(omni.LabelControlPlaneRole); ok {
+
+		if _, ok := node.Metadata().Labels().Get(omni.LabelControlPlaneRole); ok {
 			use[request] = controlPlane
 		}
 	}
@@ -241,4 +246,6 @@ func sortForRemoval(requests []*infra.MachineRequest, machines []*machineLabels)
 			a.Metadata().Created().Compare(b.Metadata().Created()),
 		)
 	})
+
+	return nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func TestSetMakesRequestsOfItsName(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.requestSet("pool", 2)
 		w.settle()
 
@@ -48,7 +48,7 @@ func (w *world) ids() []string {
 }
 
 func TestReplacementIsMadeWhileTheOldRequestIsHeld(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.requestSet("pool", 1)
 		w.settle()
 
@@ -70,7 +70,7 @@ func TestReplacementIsMadeWhileTheOldRequestIsHeld(t *testing.T) {
 }
 
 func TestRequestThatNoProviderSawGoesAtOnce(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.requestSet("pool", 1)
 		w.settle()
 
@@ -81,7 +81,7 @@ func TestRequestThatNoProviderSawGoesAtOnce(t *testing.T) {
 }
 
 func TestSmallerSetLosesUnusedThenWorkersThenOldest(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide()
 
 		count := int32(0)
@@ -131,7 +131,7 @@ func TestSmallerSetLosesUnusedThenWorkersThenOldest(t *testing.T) {
 }
 
 func TestChangedDataIsForNewRequests(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.requestSet("pool", 1)
 		w.settle()
 
@@ -154,7 +154,7 @@ func TestChangedDataIsForNewRequests(t *testing.T) {
 }
 
 func TestSetStaysUntilItsRequestsAreGone(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.requestSet("pool", 1)
 		w.settle()
 
@@ -175,7 +175,7 @@ func TestSetStaysUntilItsRequestsAreGone(t *testing.T) {
 }
 
 func TestRequestsOfMissingProviderAreLetGo(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.requestSet("pool", 1)
 		w.settle()
 

@@ -17,7 +17,7 @@ import (
 func TestHundredsOfMachinesComeAndGo(t *testing.T) {
 	const n = 500
 
-	simulate(t, func(w *world) {
+	simulate(t, func(t *testing.T, w *world) {
 		w.provide(byToken)
 		w.requestSet("pool", n)
 		w.settle()

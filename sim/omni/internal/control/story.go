@@ -12,12 +12,8 @@ import (
 	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
 )
 
-// tell says in words what happens in st until ctx ends.
-func tell(ctx context.Context, st state.State, log func(text string)) error {
-	if log == nil {
-		return nil
-	}
-
+// watchStory returns the changes in st that tell its story, until ctx ends.
+func watchStory(ctx context.Context, st state.State) (<-chan state.Event, error) {
 	events := make(chan state.Event)
 
 	for _, kind := range []resource.Kind{
@@ -28,14 +24,19 @@ func tell(ctx context.Context, st state.State, log func(text string)) error {
 		omni.NewInfraProviderCombinedStatus("").Metadata(),
 	} {
 		if err := st.WatchKind(ctx, kind, events); err != nil {
-			return ignoreEnd(ctx, fmt.Errorf("watch %q: %w", kind.Type(), err))
+			return nil, fmt.Errorf("watch %q: %w", kind.Type(), err)
 		}
 	}
 
+	return events, nil
+}
+
+// tell says in words what happens until ctx ends.
+func tell(ctx context.Context, events <-chan state.Event, log func(text string)) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case event := <-events:
 			if text := sentence(event); text != "" {
 				log(text)

@@ -37,7 +37,7 @@ type world struct {
 }
 
 // simulate runs a test in a bubble with a running Omni. The provider fakecloud is registered.
-func simulate(t *testing.T, test func(w *world), change ...func(*control.Options)) {
+func simulate(t *testing.T, test func(t *testing.T, w *world), change ...func(*control.Options)) {
 	t.Helper()
 
 	synctest.Test(t, func(t *testing.T) {
@@ -57,7 +57,7 @@ func simulate(t *testing.T, test func(w *world), change ...func(*control.Options
 
 		w.create(infra.NewProvider(cloud))
 		w.settle()
-		test(w)
+		test(t, w)
 	})
 }
 
