@@ -181,3 +181,22 @@ func seedISO(t *testing.T, files map[string]string) string {
 
 	return iso
 }
+
+// seedFAT makes a NoCloud volume as OpenStack's and KubeVirt's tools may: a FAT file system in upper case.
+func seedFAT(t *testing.T, userData string) string {
+	t.Helper()
+
+	dir := t.TempDir()
+	file, volume := filepath.Join(dir, "user-data"), filepath.Join(dir, "seed.img")
+	require.NoError(t, os.WriteFile(file, []byte(userData), 0o644))
+
+	for _, step := range [][]string{
+		{"mformat", "-C", "-i", volume, "-f", "1440", "-v", "CIDATA", "::"},
+		{"mcopy", "-i", volume, file, "::/user-data"},
+	} {
+		output, err := exec.Command(step[0], step[1:]...).CombinedOutput()
+		require.NoError(t, err, "%s", output)
+	}
+
+	return volume
+}

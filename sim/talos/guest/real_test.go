@@ -132,16 +132,10 @@ func TestUEFIGuestWithServedSeedJoinsAndObeysTheGuestAgent(t *testing.T) {
 
 	t.Cleanup(func() { server.Close() })
 
-	vars := filepath.Join(t.TempDir(), "vars.fd")
-	empty, err := os.ReadFile("/usr/share/OVMF/OVMF_VARS_4M.fd")
-	require.NoError(t, err, "install Debian's ovmf")
-	require.NoError(t, os.WriteFile(vars, empty, 0o600))
-
 	v := start(t, "-machine", "q35", "-uuid", machineID,
 		"-smbios", fmt.Sprintf("type=1,serial=ds=nocloud-net;;s=http://10.0.2.2:%d/seed;;h=node-2", listener.Addr().(*net.TCPAddr).Port),
-		"-drive", "if=pflash,format=raw,readonly=on,file=/usr/share/OVMF/OVMF_CODE_4M.fd",
-		"-drive", "if=pflash,format=raw,file="+vars,
-		"-drive", "format=qcow2,if=virtio,file="+disk(t, "qcow2", schematic.Customization{}))
+		"-drive", "format=qcow2,if=virtio,file="+disk(t, "qcow2", schematic.Customization{}),
+		"-bios", "/usr/share/ovmf/OVMF.fd")
 
 	report := omnitest.Await(ctx, t, o.Reports, "report")
 	require.Equal(t, machineID, report.UUID)
@@ -158,12 +152,27 @@ func TestUEFIGuestWithServedSeedJoinsAndObeysTheGuestAgent(t *testing.T) {
 	v.awaitOff(ctx, t)
 }
 
-func TestGuestFromCDJoinsByTheKernelArgumentOfItsSchematic(t *testing.T) {
+func TestBIOSGuestFromCDJoinsByTheKernelArgumentOfItsSchematic(t *testing.T) {
 	o, api := serve(t)
 	ctx := bounded(t)
 
 	v := start(t, "-machine", "pc", "-uuid", machineID, "-boot", "d",
 		"-cdrom", disk(t, "iso", schematic.Customization{ExtraKernelArgs: []string{"siderolink.api=" + api}}))
+
+	require.Equal(t, machineID, omnitest.Await(ctx, t, o.Reports, "report").UUID)
+
+	v.control(t, "system_powerdown")
+	omnitest.Await(ctx, t, o.Reports, "goodbye")
+	v.awaitOff(ctx, t)
+}
+
+func TestUEFIGuestFromCDFindsASeedOnFAT(t *testing.T) {
+	o, api := serve(t)
+	ctx := bounded(t)
+
+	v := start(t, "-machine", "pc", "-uuid", machineID, "-bios", "/usr/share/ovmf/OVMF.fd",
+		"-cdrom", disk(t, "iso", schematic.Customization{}),
+		"-drive", "format=raw,if=virtio,readonly=on,file="+seedFAT(t, joinConfig(api)))
 
 	require.Equal(t, machineID, omnitest.Await(ctx, t, o.Reports, "report").UUID)
 
