@@ -208,11 +208,11 @@ func TestResumedDownloadNeverMixesTwoFiles(t *testing.T) {
 	}
 
 	tests := map[string]struct {
-		change func(*factory) func(*http.Request) *http.Response
+		change func(*factory) func(*http.Request) *answer
 		want   string
 	}{
-		"another version": {want: "its file has changed", change: func(f *factory) func(*http.Request) *http.Response {
-			return func(r *http.Request) *http.Response {
+		"another version": {want: "its file has changed", change: func(f *factory) func(*http.Request) *answer {
+			return func(r *http.Request) *answer {
 				if r.Header.Get("Range") != "" {
 					f.etag = `"b"`
 				}
@@ -220,8 +220,8 @@ func TestResumedDownloadNeverMixesTwoFiles(t *testing.T) {
 				return nil
 			}
 		}},
-		"another length": {want: `resumed with the range "bytes 100-49150/49151"`, change: func(f *factory) func(*http.Request) *http.Response {
-			return func(r *http.Request) *http.Response {
+		"another length": {want: `resumed with the range "bytes 100-49150/49151"`, change: func(f *factory) func(*http.Request) *answer {
+			return func(r *http.Request) *answer {
 				if r.Header.Get("Range") != "" {
 					f.image = f.image[:len(f.image)-1]
 				}
@@ -229,17 +229,17 @@ func TestResumedDownloadNeverMixesTwoFiles(t *testing.T) {
 				return nil
 			}
 		}},
-		"server without ranges": {want: "cannot resume at byte 100", change: func(*factory) func(*http.Request) *http.Response {
-			return func(r *http.Request) *http.Response {
+		"server without ranges": {want: "cannot resume at byte 100", change: func(*factory) func(*http.Request) *answer {
+			return func(r *http.Request) *answer {
 				r.Header.Del("Range")
 
 				return nil
 			}
 		}},
-		"range refused": {want: "cannot resume at byte 100", change: func(*factory) func(*http.Request) *http.Response {
-			return func(r *http.Request) *http.Response {
+		"range refused": {want: "cannot resume at byte 100", change: func(*factory) func(*http.Request) *answer {
+			return func(r *http.Request) *answer {
 				if r.Header.Get("Range") != "" {
-					return reply(r, http.StatusRequestedRangeNotSatisfiable, nil, "")
+					return &answer{http.StatusRequestedRangeNotSatisfiable, nil, ""}
 				}
 
 				return nil
@@ -321,9 +321,9 @@ func TestMissingImageNamesURLAndVersion(t *testing.T) {
 		image, err := resolver.Resolve(t.Context(), request(nil), driver.ImageSpec{Platform: "nocloud"})
 		require.NoError(t, err)
 
-		f.answer = func(r *http.Request) *http.Response {
+		f.answer = func(r *http.Request) *answer {
 			if r.Method == http.MethodGet {
-				return reply(r, code, nil, "no such version\n")
+				return &answer{code, nil, "no such version\n"}
 			}
 
 			return nil
@@ -362,7 +362,7 @@ func TestFactorysRefusalsHaveTheirKind(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f := &factory{image: disk()}
 			image := f.resolve(t)
-			f.answer = func(r *http.Request) *http.Response { return reply(r, tt.code, tt.header, "why") }
+			f.answer = func(r *http.Request) *answer { return &answer{tt.code, tt.header, "why"} }
 
 			_, err := image.Open(t.Context())
 			require.ErrorContains(t, err, "why")
@@ -396,7 +396,7 @@ func TestResumingHonoursRetryAfter(t *testing.T) {
 			}
 			image := f.resolve(t)
 			started := time.Now()
-			f.answer = func(r *http.Request) *http.Response {
+			f.answer = func(r *http.Request) *answer {
 				if r.Header.Get("Range") == "" {
 					return nil
 				}
@@ -407,7 +407,7 @@ func TestResumingHonoursRetryAfter(t *testing.T) {
 					return nil
 				}
 
-				return reply(r, http.StatusTooManyRequests, http.Header{"Retry-After": {tt.after}}, "")
+				return &answer{http.StatusTooManyRequests, http.Header{"Retry-After": {tt.after}}, ""}
 			}
 
 			_, err := read(t.Context(), image)
@@ -432,10 +432,10 @@ func TestFactoryThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &factory{image: disk()}
 		image := f.resolve(t)
-		f.answer = func(r *http.Request) *http.Response {
+		f.answer = func(r *http.Request) *answer {
 			<-r.Context().Done()
 
-			return reply(r, http.StatusGatewayTimeout, nil, "")
+			return &answer{http.StatusGatewayTimeout, nil, ""}
 		}
 
 		started := time.Now()
@@ -469,8 +469,8 @@ func TestSignedURLAfterARedirectIsNotShown(t *testing.T) {
 	f := &factory{}
 	image := f.resolve(t)
 
-	f.answer = func(r *http.Request) *http.Response {
-		return reply(r, http.StatusFound, http.Header{"Location": {"https://storage.example.org/blob?signature=geheim"}}, "")
+	f.answer = func(r *http.Request) *answer {
+		return &answer{http.StatusFound, http.Header{"Location": {"https://storage.example.org/blob?signature=geheim"}}, ""}
 	}
 
 	_, err := image.Open(t.Context())

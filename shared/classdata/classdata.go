@@ -131,7 +131,7 @@ func (d *decoder) validate(value any) {
 		return
 	}
 
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // Only a join at the top is taken apart.
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
 			d.add("", 0, "%s", e)
 		}
