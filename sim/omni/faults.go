@@ -5,6 +5,7 @@ import (
 	"path"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -168,8 +169,8 @@ func (f *faults) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	faulty := &faultyStream{ServerStream: stream, faults: f, method: info.FullMethod}
 
 	err := handler(srv, faulty)
-	if faulty.fault != nil && faulty.fault.LoseReply && err == nil {
-		return faulty.fault.lost()
+	if fault := faulty.fault.Load(); fault != nil && fault.LoseReply && err == nil {
+		return fault.lost()
 	}
 
 	return err
@@ -181,7 +182,7 @@ type faultyStream struct {
 	faults *faults
 	method string
 	begun  bool
-	fault  *Fault
+	fault  atomic.Pointer[Fault]
 }
 
 // RecvMsg receives the next message.
@@ -196,9 +197,12 @@ func (s *faultyStream) RecvMsg(m any) error {
 
 	s.begun = true
 
-	if s.fault = s.faults.take(s.method, targetOf(m), callerOf(s.Context())); s.fault == nil {
+	fault := s.faults.take(s.method, targetOf(m), callerOf(s.Context()))
+	if fault == nil {
 		return nil
 	}
 
-	return s.fault.strike(s.Context())
+	s.fault.Store(fault)
+
+	return fault.strike(s.Context())
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/siderolabs/omni/client/pkg/omni/resources/auth"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
+	omnisiderolink "github.com/siderolabs/omni/client/pkg/siderolink"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -190,6 +191,51 @@ func (s *managementServer) CreateJoinToken(
 	s.omni.log("join token %q was created", req.GetName())
 
 	return &management.CreateJoinTokenResponse{Id: id}, nil
+}
+
+// GetMachineJoinConfig returns how a machine joins with a join token, the default one if none is named.
+func (s *managementServer) GetMachineJoinConfig(
+	ctx context.Context, req *management.GetMachineJoinConfigRequest,
+) (*management.GetMachineJoinConfigResponse, error) {
+	if err := callerOf(ctx).require(RoleOperator); err != nil {
+		return nil, err
+	}
+
+	api, err := safe.StateGetByID[*siderolink.APIConfig](ctx, s.omni.state, siderolink.ConfigID)
+	if err != nil {
+		return nil, err
+	}
+
+	token := req.GetJoinToken()
+
+	if token == "" {
+		standard, err := safe.StateGetByID[*siderolink.DefaultJoinToken](ctx, s.omni.state, siderolink.DefaultJoinTokenID)
+		if err != nil {
+			return nil, err
+		}
+
+		token = standard.TypedSpec().Value.GetTokenId()
+	}
+
+	spec := api.TypedSpec().Value
+
+	join, err := omnisiderolink.NewJoinOptions(
+		omnisiderolink.WithJoinToken(token),
+		omnisiderolink.WithMachineAPIURL(spec.GetMachineApiAdvertisedUrl()),
+		omnisiderolink.WithEventSinkPort(int(spec.GetEventsPort())),
+		omnisiderolink.WithLogServerPort(int(spec.GetLogsPort())),
+		omnisiderolink.WithGRPCTunnel(req.GetUseGrpcTunnel() || spec.GetEnforceGrpcTunnel()),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("make join config: %w", err)
+	}
+
+	config, err := join.RenderJoinConfig()
+	if err != nil {
+		return nil, fmt.Errorf("make join config: %w", err)
+	}
+
+	return &management.GetMachineJoinConfigResponse{KernelArgs: join.GetKernelArgs(), Config: string(config)}, nil
 }
 
 // MachinePowerOff asks Talos on a machine to shut down.
