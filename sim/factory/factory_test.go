@@ -28,21 +28,43 @@ func httpClient(f *factory.Factory) *http.Client {
 	return &http.Client{Transport: factory.Transport{Handler: f.Handler()}}
 }
 
-// get requests a path and returns the answer with its whole body.
-func get(t *testing.T, f *factory.Factory, method, path string) (*http.Response, []byte) {
+// request sends a request and returns the answer with its body still to be read.
+func request(ctx context.Context, t *testing.T, f *factory.Factory, method, path, body string) *http.Response {
 	t.Helper()
 
-	request, err := http.NewRequestWithContext(t.Context(), method, "http://factory.example"+path, nil)
+	r, err := http.NewRequestWithContext(ctx, method, "http://factory.example"+path, strings.NewReader(body))
 	require.NoError(t, err)
 
-	response, err := httpClient(f).Do(request)
+	response, err := httpClient(f).Do(r)
 	require.NoError(t, err)
+
+	return response
+}
+
+// answer is a response that was read to its end.
+type answer struct {
+	status int
+	header http.Header
+	length int64
+	body   []byte
+}
+
+func get(t *testing.T, f *factory.Factory, method, path string) answer {
+	t.Helper()
+
+	return send(t, f, method, path, "")
+}
+
+func send(t *testing.T, f *factory.Factory, method, path, content string) answer {
+	t.Helper()
+
+	response := request(t.Context(), t, f, method, path, content)
 
 	body, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 
-	return response, body
+	return answer{response.StatusCode, response.Header, response.ContentLength, body}
 }
 
 func TestTheRealFactorysClientWorks(t *testing.T) {
@@ -83,14 +105,9 @@ func TestTheRealFactorysClientWorks(t *testing.T) {
 func TestSchematicWithUnknownKeyIsRefused(t *testing.T) {
 	f := &factory.Factory{}
 
-	response, err := httpClient(f).Post("http://factory.example/schematics", "application/yaml", strings.NewReader("customisation: {}\n"))
-	require.NoError(t, err)
-
-	body, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
-	require.Equal(t, http.StatusBadRequest, response.StatusCode)
-	require.Contains(t, string(body), "customisation")
+	got := send(t, f, http.MethodPost, "/schematics", "customisation: {}\n")
+	require.Equal(t, http.StatusBadRequest, got.status)
+	require.Contains(t, string(got.body), "customisation")
 	require.Equal(t, 1, f.Counts().Schematics)
 }
 
@@ -110,11 +127,11 @@ func TestWhatThereIsNoImageOfIsRefusedAsByTheRealFactory(t *testing.T) {
 		"/pxe/" + vanilla: {404, "404 page not found"},
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
-			response, body := get(t, f, method, path)
-			require.Equal(t, want.status, response.StatusCode, path)
+			got := get(t, f, method, path)
+			require.Equal(t, want.status, got.status, path)
 
 			if method == http.MethodGet {
-				require.Equal(t, want.text, strings.TrimSpace(string(body)), path)
+				require.Equal(t, want.text, strings.TrimSpace(string(got.body)), path)
 			}
 		}
 	}
@@ -152,17 +169,17 @@ func TestEveryFormatOfAFakeImageHoldsTheDiskThatWasAskedFor(t *testing.T) {
 		for _, name := range []string{"nocloud-amd64", "metal-arm64-secureboot", "digital-ocean-amd64"} {
 			path := "/image/" + vanilla + "/1.13.5/" + name + "." + format
 
-			head, none := get(t, f, http.MethodHead, path)
-			require.Equal(t, http.StatusOK, head.StatusCode, path)
-			require.Empty(t, none)
+			head := get(t, f, http.MethodHead, path)
+			require.Equal(t, http.StatusOK, head.status, path)
+			require.Empty(t, head.body)
 
-			response, body := get(t, f, http.MethodGet, path)
-			require.Equal(t, http.StatusOK, response.StatusCode, path)
-			require.Equal(t, int64(len(body)), response.ContentLength)
-			require.Equal(t, int64(len(body)), head.ContentLength)
-			require.Contains(t, response.Header.Get("Content-Disposition"), name+"."+format)
+			got := get(t, f, http.MethodGet, path)
+			require.Equal(t, http.StatusOK, got.status, path)
+			require.Equal(t, int64(len(got.body)), got.length)
+			require.Equal(t, int64(len(got.body)), head.length)
+			require.Contains(t, got.header.Get("Content-Disposition"), name+"."+format)
 
-			disk := unpack(t, format, body)
+			disk := unpack(t, format, got.body)
 			platform, arch, _ := strings.Cut(strings.TrimSuffix(strings.Replace(name, "digital-ocean", "digital_ocean", 1), "-secureboot"), "-")
 			label := []byte(factory.FakeLabel(factory.Image{
 				ID: vanilla, Version: "v1.13.5", Arch: arch, Platform: strings.Replace(platform, "_", "-", 1),
@@ -191,11 +208,11 @@ func TestFaultsHappenAsOftenAsTheySayAndNoMore(t *testing.T) {
 	var statuses []int
 
 	for range 4 {
-		response, _ := get(t, f, http.MethodGet, image)
-		statuses = append(statuses, response.StatusCode)
+		got := get(t, f, http.MethodGet, image)
+		statuses = append(statuses, got.status)
 
-		if response.StatusCode == http.StatusTooManyRequests {
-			require.Equal(t, "2", response.Header.Get("Retry-After"))
+		if got.status == http.StatusTooManyRequests {
+			require.Equal(t, "2", got.header.Get("Retry-After"))
 		}
 	}
 
@@ -220,8 +237,7 @@ func TestSlowImageTakesItsTimeAndComesWhole(t *testing.T) {
 		f.SetFaults(factory.Faults{BytesPerSecond: 1 << 16})
 
 		began := time.Now()
-		_, body := get(t, f, http.MethodGet, image)
-		require.Len(t, body, 300<<16)
+		require.Len(t, get(t, f, http.MethodGet, image).body, 300<<16)
 		require.Equal(t, 5*time.Minute, time.Since(began).Round(time.Second))
 	})
 }
@@ -234,12 +250,8 @@ func TestStalledImageStopsInTheMiddleUntilTheClientGoes(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://factory.example"+image, nil)
-		require.NoError(t, err)
-
 		began := time.Now()
-		response, err := httpClient(f).Do(request)
-		require.NoError(t, err)
+		response := request(ctx, t, f, http.MethodGet, image, "")
 
 		body, err := io.ReadAll(response.Body)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -247,8 +259,7 @@ func TestStalledImageStopsInTheMiddleUntilTheClientGoes(t *testing.T) {
 		require.Equal(t, time.Hour, time.Since(began))
 		require.NoError(t, response.Body.Close())
 
-		_, whole := get(t, f, http.MethodGet, image)
-		require.Len(t, whole, 1<<20)
+		require.Len(t, get(t, f, http.MethodGet, image).body, 1<<20)
 	})
 }
 
@@ -256,8 +267,7 @@ func TestCutImageEndsEarlyWithAnError(t *testing.T) {
 	f := &factory.Factory{}
 	f.SetFaults(factory.Faults{Cut: 1})
 
-	response, err := httpClient(f).Get("http://factory.example" + image)
-	require.NoError(t, err)
+	response := request(t.Context(), t, f, http.MethodGet, image, "")
 	require.Equal(t, int64(1<<20), response.ContentLength)
 
 	body, err := io.ReadAll(response.Body)
@@ -271,8 +281,7 @@ func TestClosingTheBodyEndsTheHandler(t *testing.T) {
 		f := &factory.Factory{}
 		f.SetFaults(factory.Faults{BytesPerSecond: 1})
 
-		response, err := httpClient(f).Get("http://factory.example" + image)
-		require.NoError(t, err)
+		response := request(t.Context(), t, f, http.MethodGet, image, "")
 		require.NoError(t, response.Body.Close())
 		// The bubble ends only once the handler's goroutine has.
 	})
@@ -283,12 +292,12 @@ type brokenSource struct{ err error }
 func (s brokenSource) Open(context.Context, factory.Image) (factory.File, error) { return nil, s.err }
 
 func TestSourceThatFailsIsNotTheClientsBusiness(t *testing.T) {
-	response, body := get(t, &factory.Factory{Images: brokenSource{errors.New("disk /dev/x is full")}}, http.MethodGet, image)
-	require.Equal(t, http.StatusInternalServerError, response.StatusCode)
-	require.NotContains(t, string(body), "/dev/x")
+	got := get(t, &factory.Factory{Images: brokenSource{errors.New("disk /dev/x is full")}}, http.MethodGet, image)
+	require.Equal(t, http.StatusInternalServerError, got.status)
+	require.NotContains(t, string(got.body), "/dev/x")
 
-	response, _ = get(t, &factory.Factory{Images: brokenSource{factory.ErrNoImage}}, http.MethodGet, image)
-	require.Equal(t, http.StatusNotFound, response.StatusCode)
+	got = get(t, &factory.Factory{Images: brokenSource{factory.ErrNoImage}}, http.MethodGet, image)
+	require.Equal(t, http.StatusNotFound, got.status)
 }
 
 func FuzzImagePaths(f *testing.F) {

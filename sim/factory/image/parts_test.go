@@ -96,7 +96,6 @@ func TestArchiveHasTheDirectoriesOfItsFilesBeforeThem(t *testing.T) {
 
 func TestModulesComeAfterThoseTheyDependOn(t *testing.T) {
 	dir := t.TempDir()
-	all := map[string]string{}
 
 	write := func(name, depends string) {
 		file := filepath.Join(dir, name+".ko")
