@@ -102,7 +102,6 @@ func TestUploadThatLosesLibvirtdIsMadeAgain(t *testing.T) {
 
 	require.Error(t, provision(t.Context(), d, req, image))
 
-	virsh(t, "pool-start", pool) // Pools of tests do not start with the daemon.
 	require.Eventually(t, func() bool { return d.Check(t.Context()) == nil }, 20*time.Second, 100*time.Millisecond)
 
 	image.open = nil
