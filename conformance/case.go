@@ -11,8 +11,18 @@ type testCase struct {
 	// run tries the rule in a fresh world where the provider runs. What it asked of Omni is taken back afterwards, and the world
 	// has to be clean then, so no case has to do that itself.
 	run func(e *env)
-	// crashes makes the suite repeat run once for each call to the cloud and each way to crash there.
-	crashes bool
+	// troubles, if not nil, makes the suite repeat run with each of these, given how many calls the first run made.
+	troubles func(made calls) []trouble
+}
+
+// calls are how many calls a provider made to the cloud, and how many to Omni that write.
+type calls struct{ cloud, omni int }
+
+// trouble is something that befalls the provider in the course of a run.
+type trouble struct {
+	// name is that of a subtest.
+	name string
+	arm  func(e *env)
 }
 
 // cases returns all cases in the order in which they are run.
@@ -20,7 +30,7 @@ func cases() []testCase {
 	var all []testCase
 
 	for _, theme := range [][]testCase{
-		lifecycleCases, deprovisionCases, classDataCases, ownershipCases, idempotencyCases, dayTwoCases, crashCases,
+		lifecycleCases, deprovisionCases, classDataCases, ownershipCases, idempotencyCases, dayTwoCases, faultCases, crashCases,
 	} {
 		all = append(all, theme...)
 	}

@@ -106,7 +106,7 @@ func (e *env) refuses(field string, value any) {
 func (e *env) refusesData(data, field string) {
 	const id = "r-bad"
 
-	e.requestWith(id, data)
+	e.requestFrom(e.provider, id, data)
 	e.await(fmt.Sprintf("the request for %s has failed with an error that names the field %q", data, field), func() (string, bool) {
 		s := e.status(id)
 

@@ -34,6 +34,7 @@ type env struct {
 	world   *World
 	omni    *omni.Omni
 	subject Subject
+	log     *logWriter
 	logger  *zap.Logger
 
 	ctx    context.Context //nolint:containedctx // It is the life of this world.
@@ -44,12 +45,15 @@ type env struct {
 	proc    *process
 	ledger  *ledger.Ledger // nil until there is a subject
 	foreign map[string]bool
+
+	// writes has the provider's calls to Omni that write.
+	writes *ledger.Ledger
 }
 
 func newEnv(t *testing.T, opts Options) *env {
 	t.Helper()
 
-	e := &env{opts: opts, provider: opts.Provider, foreign: map[string]bool{}}
+	e := &env{opts: opts, provider: opts.Provider, foreign: map[string]bool{}, writes: ledger.New()}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 
 	var err error
@@ -64,25 +68,34 @@ func newEnv(t *testing.T, opts Options) *env {
 		}
 	})
 
-	if e.key, err = e.omni.CreateProvider(e.ctx, e.provider); err != nil {
-		t.Fatalf("conformance suite: %v", err)
-	}
-
 	e.world = &World{omni: e.omni, metas: map[string]talos.Meta{}, exposed: e.watchSecret}
 	e.subject = opts.New(t, e.world)
-	e.logger = newLogger(e)
+	e.log = &logWriter{env: e}
+	e.logger = newLogger(e.log)
 
 	e.mu.Lock()
 	e.ledger = e.subject.Cloud.Ledger()
 	e.mu.Unlock()
 
-	e.watchSecret("service account key", e.key)
+	e.key = e.createProvider(e.provider)
 
 	return e
 }
 
+// createProvider makes an infra provider in Omni and returns its service account key.
+func (e *env) createProvider(id string) (key string) {
+	e.do("create an infra provider", func(ctx context.Context) (err error) {
+		key, err = e.omni.CreateProvider(ctx, id)
+
+		return err
+	})
+	e.watchSecret("service account key", key)
+
+	return key
+}
+
 // play runs the case from the start of the provider to a world that is clean again.
-func (e *env) play(c testCase, at crash) (f *failure) {
+func (e *env) play(c testCase, it trouble) (f *failure) {
 	defer e.end()
 
 	defer func() {
@@ -96,8 +109,9 @@ func (e *env) play(c testCase, at crash) (f *failure) {
 		}
 	}()
 
-	if at.call > 0 {
-		e.ledger.CrashAfter(at.call, at.lost, e.crash)
+	if it.arm != nil {
+		e.note("trouble: %s", it.name)
+		it.arm(e)
 	}
 
 	e.start()
@@ -110,7 +124,11 @@ func (e *env) play(c testCase, at crash) (f *failure) {
 // end cuts everything off and waits for it.
 func (e *env) end() {
 	e.cancel()
-	e.process().kill()
+
+	if p := e.process(); p != nil {
+		p.kill()
+	}
+
 	e.tasks.Wait()
 }
 
@@ -195,6 +213,8 @@ func (e *env) clear() {
 	e.scanStatuses()
 	e.removeAll()
 	e.stop()
+
+	e.ledger.Scan("the provider's log", e.log.String())
 
 	var left []string
 

@@ -2,35 +2,50 @@ package conformance
 
 import (
 	"strings"
+	"sync"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
-// logWriter looks for secrets in the provider's log, and puts its warnings and errors into the history.
-type logWriter struct{ env *env }
+// logWriter keeps the provider's log, which is searched for secrets in the end, and puts its warnings and errors into the
+// history.
+type logWriter struct {
+	env *env
 
-func (w logWriter) Write(line []byte) (int, error) {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (w *logWriter) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.text.Write(line)
+
 	text := strings.TrimSpace(string(line))
-
-	if l := w.env.books(); l != nil {
-		l.Scan("the provider's log", text)
-
-		if !strings.HasPrefix(text, zapcore.InfoLevel.String()) && !strings.HasPrefix(text, zapcore.DebugLevel.String()) {
-			l.Note("provider: %s", text)
-		}
+	if !strings.HasPrefix(text, zapcore.InfoLevel.String()) && !strings.HasPrefix(text, zapcore.DebugLevel.String()) {
+		w.env.note("provider: %s", text)
 	}
 
 	return len(line), nil
 }
 
-func (logWriter) Sync() error { return nil }
+func (*logWriter) Sync() error { return nil }
 
-func newLogger(e *env) *zap.Logger {
+// String returns the log.
+func (w *logWriter) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return w.text.String()
+}
+
+func newLogger(w *logWriter) *zap.Logger {
 	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{
 		LevelKey: "level", MessageKey: "message", EncodeLevel: zapcore.LowercaseLevelEncoder,
 		EncodeDuration: zapcore.StringDurationEncoder, ConsoleSeparator: " ",
 	})
 
-	return zap.New(zapcore.NewCore(encoder, logWriter{env: e}, zapcore.DebugLevel))
+	return zap.New(zapcore.NewCore(encoder, w, zapcore.DebugLevel))
 }

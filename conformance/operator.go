@@ -21,17 +21,17 @@ import (
 const talosVersion = "1.13.5"
 
 // request makes a machine request for the subject's good class data, as an operator does.
-func (e *env) request(id string) { e.requestWith(id, e.subject.Data) }
+func (e *env) request(id string) { e.requestFrom(e.provider, id, e.subject.Data) }
 
-// requestWith makes a machine request for that class data.
-func (e *env) requestWith(id, data string) {
+// requestFrom makes a machine request for a provider and class data.
+func (e *env) requestFrom(provider, id, data string) {
 	r := infra.NewMachineRequest(id)
-	r.Metadata().Labels().Set(omni.LabelInfraProviderID, e.provider)
+	r.Metadata().Labels().Set(omni.LabelInfraProviderID, provider)
 	r.TypedSpec().Value.TalosVersion = talosVersion
 	r.TypedSpec().Value.ProviderData = data
 
 	e.do("make a machine request", func(ctx context.Context) error { return e.omni.State().Create(ctx, r) })
-	e.note("operator makes machine request %s", id)
+	e.note("operator makes machine request %s of provider %s", id, provider)
 }
 
 // set makes a machine request set of that size, or changes its size.

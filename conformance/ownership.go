@@ -37,6 +37,34 @@ var ownershipCases = []testCase{
 			e.untouched(machines, objects)
 		},
 	},
+	{
+		id: "OW-02", name: "ownership/two-providers",
+		rule: "Two providers that share a cloud leave each other's machines alone.",
+		run: func(e *env) {
+			const other = "neighbour"
+
+			p := e.launch(other, e.createProvider(other))
+			defer p.kill()
+
+			e.request("r-1")
+			e.requestFrom(other, "r-2", e.subject.Data)
+			e.awaitJoined("r-1")
+			e.awaitJoined("r-2")
+			e.remove("r-1")
+			e.awaitGone("r-1")
+
+			theirs := e.machine()
+
+			e.restart()
+			e.throughout(calm, "the neighbour's machine is still there", func() (string, bool) {
+				now := e.machines()
+
+				return describe(now), len(now) == 1 && now[0].ID == theirs.ID && now[0].On && now[0].Boots == theirs.Boots
+			})
+			e.remove("r-2")
+			e.awaitGone("r-2")
+		},
+	},
 }
 
 // addForeign gives somebody else objects of these names.

@@ -2,10 +2,12 @@ package conformance
 
 import (
 	"context"
+	"path"
 	"sync"
 	"time"
 
 	"github.com/siderolabs/omni/client/pkg/client"
+	"google.golang.org/grpc"
 )
 
 const (
@@ -29,7 +31,16 @@ type process struct {
 
 // start runs the provider.
 func (e *env) start() {
-	c, err := e.omni.Client(e.key)
+	p := e.launch(e.provider, e.key)
+
+	e.mu.Lock()
+	e.proc = p
+	e.mu.Unlock()
+}
+
+// launch starts a process of a provider.
+func (e *env) launch(id, key string) *process {
+	c, err := e.omni.Client(key, client.WithGrpcOpts(grpc.WithChainUnaryInterceptor(e.recordWrites())))
 	if err != nil {
 		panic(err)
 	}
@@ -37,25 +48,35 @@ func (e *env) start() {
 	ctx, cancel := context.WithCancel(e.ctx)
 	p := &process{cancel: cancel, client: c, done: make(chan struct{})}
 
-	e.mu.Lock()
-	e.proc = p
-	e.mu.Unlock()
-
-	e.note("the provider starts")
+	e.note("provider %s starts", id)
 
 	e.tasks.Go(func() {
 		defer close(p.done)
 
-		p.err = e.subject.Run(ctx, Process{
-			ProviderID: e.provider, Key: e.key, Client: c, State: c.Omni().State(), Logger: e.logger,
-		})
+		p.err = e.subject.Run(ctx, Process{ProviderID: id, Key: key, Client: c, State: c.Omni().State(), Logger: e.logger})
 
 		if p.early = ctx.Err() == nil; p.early {
-			e.note("the provider ends by itself: %v", p.err)
+			e.note("provider %s ends by itself: %v", id, p.err)
 		}
 
 		p.kill()
 	})
+
+	return p
+}
+
+// recordWrites returns what puts the calls of one process that write to Omni into the books, where a crash can befall them.
+func (e *env) recordWrites() grpc.UnaryClientInterceptor {
+	session := e.writes.Session()
+
+	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		name := path.Base(method)
+		if name == "Get" {
+			return invoke(ctx, method, req, reply, conn, opts...)
+		}
+
+		return session.Call(name, "", func() error { return invoke(ctx, method, req, reply, conn, opts...) })
+	}
 }
 
 // kill ends the process as a crash does: all its connections are cut at once.
@@ -70,7 +91,9 @@ func (p *process) kill() {
 func (e *env) crash() {
 	p := e.process()
 	p.kill()
-	e.subject.Cloud.Ledger().Disconnect()
+	e.ledger.Disconnect()
+	e.writes.Disconnect()
+	e.note("the provider is dead")
 
 	e.tasks.Go(func() {
 		<-p.done
@@ -96,7 +119,7 @@ func (e *env) stop() {
 		e.fail("the provider ends without an error when its context does", "%v", p.err)
 	}
 
-	e.note("the provider has ended")
+	e.note("provider %s has ended", e.provider)
 }
 
 // restart ends the provider in order and starts it again.

@@ -54,21 +54,32 @@ func (s *suite) report(t *testing.T, c testCase) {
 		}
 	}
 
-	reason, isWaived := s.opts.Waive[c.name]
 	f := s.execute(t, c)
+	v, text := s.judge(c, f)
+	s.ended[c.name] = v
+
+	if v == failed {
+		t.Error(text)
+	} else if text != "" {
+		t.Log(text)
+	}
+}
+
+// judge says how a case has ended and what there is to tell.
+func (s *suite) judge(c testCase, f *failure) (verdict, string) {
+	reason, isWaived := s.opts.Waive[c.name]
 
 	switch {
 	case isWaived && f == nil:
-		s.ended[c.name] = failed
-		t.Errorf("the case passes now; take its waiver away (%s)", reason)
+		return failed, fmt.Sprintf("%s passes now; take its waiver away (%s)", c.id, reason)
 	case isWaived:
-		s.ended[c.name], s.reason[c.name] = waived, reason
-		t.Logf("waived: %s\n%s", reason, f)
+		s.reason[c.name] = reason
+
+		return waived, fmt.Sprintf("%s is waived: %s\n%s", c.id, reason, f)
 	case f != nil:
-		s.ended[c.name] = failed
-		t.Errorf("%s\n%s", c.id, f)
+		return failed, fmt.Sprintf("%s %s", c.id, f)
 	default:
-		s.ended[c.name] = passed
+		return passed, ""
 	}
 }
 
@@ -76,61 +87,38 @@ func (s *suite) report(t *testing.T, c testCase) {
 func (s *suite) execute(t *testing.T, c testCase) *failure {
 	t.Helper()
 
-	calls, first := s.attempt(t, c, crash{})
-	if first != nil || !c.crashes {
+	made, first := s.attempt(t, c, trouble{})
+	if first != nil || c.troubles == nil {
 		return first
 	}
 
-	for n := 1; n <= calls; n++ {
-		for _, lost := range []bool{true, false} {
-			at := crash{call: n, lost: lost}
+	for _, it := range c.troubles(made) {
+		t.Run(it.name, func(t *testing.T) { _, first = s.attempt(t, c, it) })
 
-			t.Run(at.String(), func(t *testing.T) {
-				if _, f := s.attempt(t, c, at); f != nil && first == nil {
-					first = f
-				}
-			})
-
-			// One is enough to see what is wrong.
-			if first != nil {
-				return first
-			}
+		// One is enough to see what is wrong.
+		if first != nil {
+			return first
 		}
 	}
 
 	return nil
 }
 
-// attempt runs a case once, in a world and a bubble of its own, and returns how many calls the cloud got.
-func (s *suite) attempt(t *testing.T, c testCase, at crash) (calls int, f *failure) {
+// attempt runs a case once, in a world and a bubble of its own.
+func (s *suite) attempt(t *testing.T, c testCase, it trouble) (made calls, f *failure) {
 	t.Helper()
 
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, s.opts)
-		f = e.play(c, at)
-		calls = e.subject.Cloud.Ledger().Calls()
+		f = e.play(c, it)
+		made = calls{cloud: e.ledger.Calls(), omni: e.writes.Calls()}
 
 		if f != nil {
 			f.rule, f.again = c.rule, again(t.Name())
 		}
 	})
 
-	return calls, f
-}
-
-// crash says when the provider dies: around a call to the cloud, or never.
-type crash struct {
-	call int
-	lost bool
-}
-
-// String is the name of the subtest.
-func (c crash) String() string {
-	if c.lost {
-		return fmt.Sprintf("call-%d-reply-lost", c.call)
-	}
-
-	return fmt.Sprintf("call-%d-reply-delivered", c.call)
+	return made, f
 }
 
 // summary counts the verdicts and lists all but the passed cases.

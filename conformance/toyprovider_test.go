@@ -33,6 +33,12 @@ const (
 	hurriesRemoval       flaw = "removes the machine before Omni has let go of it"
 	startsAgain          flaw = "starts all machines when it starts itself"
 	tellsUUIDLate        flaw = "tells Omni the UUID once the machine has joined"
+	takesSilenceForGone  flaw = "lets go of the request when it cannot ask the cloud"
+	takesNeighbours      flaw = "removes machines of requests that it does not know"
+	logsJoinToken        flaw = "logs the join token"
+	forgetsMachine       flaw = "does not remove the machine"
+	givesUp              flaw = "ends at the first error"
+	staysTooLong         flaw = "does not end when it is told to"
 )
 
 type toyProvider struct {
@@ -53,9 +59,17 @@ func runToy(ctx context.Context, f flaw, c *toyCloud, p Process) error {
 	for first := true; ctx.Err() == nil; first = false {
 		if err := t.look(ctx, first); err != nil && ctx.Err() == nil {
 			t.Logger.Warn("look again", zap.Error(err))
+
+			if f == givesUp {
+				return err
+			}
 		}
 
 		_ = sleep(ctx, 10*time.Second)
+	}
+
+	if f == staysTooLong {
+		time.Sleep(time.Minute)
 	}
 
 	return nil
@@ -90,7 +104,10 @@ func (t toyProvider) look(ctx context.Context, first bool) error {
 		return err
 	}
 
+	known := map[string]bool{}
+
 	for request := range requests.All() {
+		known[request.Metadata().ID()] = true
 		work := t.provision
 		if request.Metadata().Phase() == resource.PhaseTearingDown {
 			work = t.deprovision
@@ -98,6 +115,28 @@ func (t toyProvider) look(ctx context.Context, first bool) error {
 
 		if err := work(ctx, request); err != nil {
 			return fmt.Errorf("request %q: %w", request.Metadata().ID(), err)
+		}
+	}
+
+	return t.sweep(known)
+}
+
+// sweep is what a right provider does only for machines that are its own.
+func (t toyProvider) sweep(known map[string]bool) error {
+	if t.flaw != takesNeighbours {
+		return nil
+	}
+
+	machines, err := t.cloud.list()
+	if err != nil {
+		return err
+	}
+
+	for _, m := range machines {
+		if request := m.Tags["request"]; request != "" && !known[request] {
+			if err := t.cloud.delete(m.ID); err != nil {
+				return err
+			}
 		}
 	}
 
@@ -159,6 +198,10 @@ func (t toyProvider) ensure(ctx context.Context, id, machineUUID string) (ledger
 		return ledger.Machine{}, err
 	}
 
+	if t.flaw == logsJoinToken {
+		t.Logger.Info("machine is made", zap.String("user_data", token))
+	}
+
 	vm, err := t.cloud.create(id, Guest{UUID: machineUUID, UserData: token}, map[string]string{"provider": t.ProviderID, "request": id})
 	t.made[id] = vm
 
@@ -206,8 +249,10 @@ func (t toyProvider) deprovision(ctx context.Context, request *infra.MachineRequ
 		return err
 	}
 
-	if err := t.delete(id); err != nil {
-		return err
+	if t.flaw != forgetsMachine {
+		if err := t.delete(id); err != nil && t.flaw != takesSilenceForGone {
+			return err
+		}
 	}
 
 	return t.State.RemoveFinalizer(ctx, request.Metadata(), t.owner)

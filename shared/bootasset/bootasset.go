@@ -43,7 +43,6 @@ type Config struct {
 type Resolver struct {
 	factory      *url.URL
 	schematics   *schematicCache
-	http         *http.Client
 	rawExtension string
 	source       source
 }

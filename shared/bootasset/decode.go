@@ -42,7 +42,7 @@ func decodeXZ(r io.Reader) (io.ReadCloser, error) {
 	buffered := bufio.NewReaderSize(input, 1<<16)
 
 	head, err := buffered.Peek(xzHeadSize)
-	if err != nil && err != io.EOF { //nolint:errorlint // A reader's end is io.EOF itself.
+	if err != nil && !atEnd(err) {
 		return nil, err
 	}
 
@@ -71,7 +71,7 @@ type wholeXZ struct {
 
 func (w *wholeXZ) Read(p []byte) (int, error) {
 	n, err := w.decoded.Read(p)
-	if err == io.EOF && !xzFooter(w.input.last) { //nolint:errorlint // A reader's end is io.EOF itself.
+	if atEnd(err) && !xzFooter(w.input.last) {
 		err = io.ErrUnexpectedEOF
 	}
 
@@ -96,6 +96,11 @@ func (t *tail) Read(p []byte) (int, error) {
 // xzFooter checks the layout of "The .xz File Format", 2.1.2.
 func xzFooter(b []byte) bool {
 	return len(b) == xzStreamFooter && string(b[10:]) == "YZ" && crc32.ChecksumIEEE(b[4:10]) == binary.LittleEndian.Uint32(b)
+}
+
+// atEnd reports whether a reader came to its end, which io.EOF itself says and no error around it.
+func atEnd(err error) bool {
+	return err == io.EOF //nolint:errorlint // See above.
 }
 
 const (

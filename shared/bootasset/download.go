@@ -71,18 +71,18 @@ func (r *response) Read(p []byte) (int, error) {
 	defer r.timer.Stop()
 
 	n, err := r.Body.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // A reader's end is io.EOF itself.
+	if err != nil && !atEnd(err) {
 		err = r.ended(err)
 	}
 
 	return n, err
 }
 
-func (r *response) Close() error {
+// end gives the connection back. What a body that is not needed any more has to say does not matter.
+func (r *response) end() {
 	r.timer.Stop()
 	r.cancel(nil)
-
-	return r.Body.Close()
+	r.Body.Close()
 }
 
 // open starts a download and returns once the server has answered that there is something.
@@ -166,14 +166,14 @@ func (s source) request(parent context.Context, target string, offset int64, ver
 
 	timer.Stop()
 
-	switch {
-	case answer.StatusCode == want:
+	switch answer.StatusCode {
+	case want:
 		stalled := fmt.Errorf("GET %s: no data for %s", target, s.idleTimeout)
 		timer = time.AfterFunc(s.idleTimeout, func() { cancel(stalled) })
 		timer.Stop()
 
 		return &response{Response: answer, idle: s.idleTimeout, timer: timer, ended: ended, cancel: cancel}, nil
-	case answer.StatusCode == http.StatusOK, answer.StatusCode == http.StatusRequestedRangeNotSatisfiable:
+	case http.StatusOK, http.StatusRequestedRangeNotSatisfiable:
 		err = &cannotResume{fmt.Sprintf("GET %s: the server cannot resume at byte %d, or its file has changed", target, offset)}
 	default:
 		err = statusError(answer, target)
@@ -206,13 +206,13 @@ func (d *download) Read(p []byte) (int, error) {
 			return n, fmt.Errorf("GET %s: got %d bytes, the server had announced %d", d.url, offset, size)
 		case err == nil:
 			return n, nil
-		case offset == size, size < 0 && err == io.EOF: //nolint:errorlint // A reader's end is io.EOF itself.
+		case offset == size, size < 0 && atEnd(err):
 			return n, io.EOF
-		case err == io.EOF: //nolint:errorlint // As above.
+		case atEnd(err):
 			err = io.ErrUnexpectedEOF
 		}
 
-		d.current.Close()
+		d.current.end()
 		d.current = nil
 
 		if err = d.failed(err); err != nil {
@@ -244,7 +244,7 @@ func (d *download) resume() error {
 				return nil
 			}
 
-			next.Close()
+			next.end()
 		}
 
 		if err = d.failed(err); err != nil {
@@ -284,15 +284,12 @@ func (d *download) failed(err error) error {
 	return d.sleep(pause + rand.N(pause/2))
 }
 
-// Close ends the download.
-func (d *download) Close() error {
+func (d *download) end() {
 	d.cancel()
 
-	if d.current == nil {
-		return nil
+	if d.current != nil {
+		d.current.end()
 	}
-
-	return d.current.Close()
 }
 
 func sleep(ctx context.Context, pause time.Duration) error {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -42,62 +41,6 @@ func read(ctx context.Context, image driver.Image) ([]byte, error) {
 	defer r.Close()
 
 	return io.ReadAll(r)
-}
-
-func TestEveryPackingUnpacksToTheSameDisk(t *testing.T) {
-	for _, extension := range []string{"raw.xz", "raw.zst", "raw.gz"} {
-		t.Run(extension, func(t *testing.T) {
-			packed, err := os.ReadFile("testdata/disk." + extension)
-			require.NoError(t, err)
-
-			open := func(data []byte) ([]byte, error) {
-				f := &factory{image: data}
-
-				image, err := f.resolver(t, func(c *bootasset.Config) { c.RawExtension = extension }).
-					Resolve(t.Context(), request(nil), driver.ImageSpec{Platform: "nocloud"})
-				require.NoError(t, err)
-
-				return read(t.Context(), image)
-			}
-
-			got, err := open(packed)
-			require.NoError(t, err)
-			assert.Equal(t, disk(), got)
-
-			for _, cut := range []int{0, 1, 11, 20, 136, 138, len(packed) / 2, len(packed) - 1} {
-				_, err = open(packed[:cut])
-				require.ErrorContains(t, err, "boot image "+base+"/image/", "cut to %d bytes", cut)
-			}
-
-			damaged := bytes.Clone(packed)
-			damaged[len(damaged)/2] ^= 0xff
-
-			_, err = open(damaged)
-			require.Error(t, err)
-
-			_, err = open([]byte("<html>please log in to the network</html>"))
-			require.ErrorContains(t, err, "boot image "+base+"/image/")
-			assert.Equal(t, driver.KindTransient, driver.KindOf(err))
-		})
-	}
-}
-
-func TestXZThatWouldFillTheMemoryIsRefused(t *testing.T) {
-	packed, err := os.ReadFile("testdata/disk.raw.xz")
-	require.NoError(t, err)
-
-	// The block header has its size, flags, two sizes of one and two bytes, and the filter's id, length and dictionary.
-	at := bytes.Index(packed, []byte{0x21, 0x01}) + 2
-	packed[at] = 40
-
-	f := &factory{image: packed}
-	image, err := f.resolver(t, func(c *bootasset.Config) { c.RawExtension = "raw.xz" }).
-		Resolve(t.Context(), request(nil), driver.ImageSpec{Platform: "nocloud"})
-	require.NoError(t, err)
-
-	_, err = image.Open(t.Context())
-	require.ErrorContains(t, err, "needs a dictionary of 4095 MiB to unpack: at most 64 MiB are given")
-	assert.Equal(t, driver.KindTerminal, driver.KindOf(err))
 }
 
 func TestSlowDownloadOfManyMinutesSucceeds(t *testing.T) {
@@ -208,11 +151,11 @@ func TestResumedDownloadNeverMixesTwoFiles(t *testing.T) {
 	}
 
 	tests := map[string]struct {
-		change func(*factory) func(*http.Request) *http.Response
+		change func(*factory) func(*http.Request) *answer
 		want   string
 	}{
-		"another version": {want: "its file has changed", change: func(f *factory) func(*http.Request) *http.Response {
-			return func(r *http.Request) *http.Response {
+		"another version": {want: "its file has changed", change: func(f *factory) func(*http.Request) *answer {
+			return func(r *http.Request) *answer {
 				if r.Header.Get("Range") != "" {
 					f.etag = `"b"`
 				}
@@ -220,8 +163,8 @@ func TestResumedDownloadNeverMixesTwoFiles(t *testing.T) {
 				return nil
 			}
 		}},
-		"another length": {want: `resumed with the range "bytes 100-49150/49151"`, change: func(f *factory) func(*http.Request) *http.Response {
-			return func(r *http.Request) *http.Response {
+		"another length": {want: `resumed with the range "bytes 100-49150/49151"`, change: func(f *factory) func(*http.Request) *answer {
+			return func(r *http.Request) *answer {
 				if r.Header.Get("Range") != "" {
 					f.image = f.image[:len(f.image)-1]
 				}
@@ -229,17 +172,17 @@ func TestResumedDownloadNeverMixesTwoFiles(t *testing.T) {
 				return nil
 			}
 		}},
-		"server without ranges": {want: "cannot resume at byte 100", change: func(*factory) func(*http.Request) *http.Response {
-			return func(r *http.Request) *http.Response {
+		"server without ranges": {want: "cannot resume at byte 100", change: func(*factory) func(*http.Request) *answer {
+			return func(r *http.Request) *answer {
 				r.Header.Del("Range")
 
 				return nil
 			}
 		}},
-		"range refused": {want: "cannot resume at byte 100", change: func(*factory) func(*http.Request) *http.Response {
-			return func(r *http.Request) *http.Response {
+		"range refused": {want: "cannot resume at byte 100", change: func(*factory) func(*http.Request) *answer {
+			return func(r *http.Request) *answer {
 				if r.Header.Get("Range") != "" {
-					return reply(r, http.StatusRequestedRangeNotSatisfiable, nil, "")
+					return &answer{http.StatusRequestedRangeNotSatisfiable, nil, ""}
 				}
 
 				return nil
@@ -313,71 +256,6 @@ func TestProgressNeverFallsAndEndsAtTheTotal(t *testing.T) {
 	})
 }
 
-func TestMissingImageNamesURLAndVersion(t *testing.T) {
-	for _, code := range []int{http.StatusNotFound, http.StatusGone} {
-		f := &factory{}
-		resolver := f.resolver(t, nil)
-
-		image, err := resolver.Resolve(t.Context(), request(nil), driver.ImageSpec{Platform: "nocloud"})
-		require.NoError(t, err)
-
-		f.answer = func(r *http.Request) *http.Response {
-			if r.Method == http.MethodGet {
-				return reply(r, code, nil, "no such version\n")
-			}
-
-			return nil
-		}
-
-		_, err = image.Open(t.Context())
-		require.ErrorContains(t, err, "the image factory has no Talos v1.13.5 for nocloud-amd64")
-		require.ErrorContains(t, err, "GET "+image.URL()+": "+fmt.Sprint(code))
-		require.ErrorContains(t, err, "no such version")
-		assert.Equal(t, driver.KindTerminal, driver.KindOf(err))
-
-		// The factory may have lost its schematics: the next try tells it again.
-		_, err = resolver.Resolve(t.Context(), request(nil), driver.ImageSpec{Platform: "nocloud"})
-		require.NoError(t, err)
-		assert.Len(t, f.posted(), 2)
-	}
-}
-
-func TestFactorysRefusalsHaveTheirKind(t *testing.T) {
-	tests := []struct {
-		name   string
-		code   int
-		header http.Header
-		kind   driver.Kind
-		pause  time.Duration
-	}{
-		{"throttled for a while", 429, http.Header{"Retry-After": {"20"}}, driver.KindThrottled, 20 * time.Second},
-		{"throttled", 429, nil, driver.KindThrottled, 0},
-		{"in maintenance", 503, http.Header{"Retry-After": {"120"}}, driver.KindThrottled, 2 * time.Minute},
-		{"broken", 500, nil, driver.KindTransient, 0},
-		{"credentials", 401, nil, driver.KindTransient, 0},
-		{"unknown extension", 400, nil, driver.KindTerminal, 0},
-	}
-
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			f := &factory{image: disk()}
-			image := f.resolve(t)
-			f.answer = func(r *http.Request) *http.Response { return reply(r, tt.code, tt.header, "why") }
-
-			_, err := image.Open(t.Context())
-			require.ErrorContains(t, err, "why")
-			assert.Equal(t, tt.kind, driver.KindOf(err))
-			assert.Equal(t, tt.pause, driver.PauseOf(err))
-
-			f.answer = nil
-
-			got, err := read(t.Context(), image)
-			require.NoError(t, err)
-			assert.Equal(t, disk(), got)
-		})
-	}
-}
-
 func TestResumingHonoursRetryAfter(t *testing.T) {
 	for _, tt := range []struct {
 		after string
@@ -396,7 +274,7 @@ func TestResumingHonoursRetryAfter(t *testing.T) {
 			}
 			image := f.resolve(t)
 			started := time.Now()
-			f.answer = func(r *http.Request) *http.Response {
+			f.answer = func(r *http.Request) *answer {
 				if r.Header.Get("Range") == "" {
 					return nil
 				}
@@ -407,7 +285,7 @@ func TestResumingHonoursRetryAfter(t *testing.T) {
 					return nil
 				}
 
-				return reply(r, http.StatusTooManyRequests, http.Header{"Retry-After": {tt.after}}, "")
+				return &answer{http.StatusTooManyRequests, http.Header{"Retry-After": {tt.after}}, ""}
 			}
 
 			_, err := read(t.Context(), image)
@@ -432,10 +310,10 @@ func TestFactoryThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &factory{image: disk()}
 		image := f.resolve(t)
-		f.answer = func(r *http.Request) *http.Response {
+		f.answer = func(r *http.Request) *answer {
 			<-r.Context().Done()
 
-			return reply(r, http.StatusGatewayTimeout, nil, "")
+			return &answer{http.StatusGatewayTimeout, nil, ""}
 		}
 
 		started := time.Now()
@@ -469,69 +347,11 @@ func TestSignedURLAfterARedirectIsNotShown(t *testing.T) {
 	f := &factory{}
 	image := f.resolve(t)
 
-	f.answer = func(r *http.Request) *http.Response {
-		return reply(r, http.StatusFound, http.Header{"Location": {"https://storage.example.org/blob?signature=geheim"}}, "")
+	f.answer = func(r *http.Request) *answer {
+		return &answer{http.StatusFound, http.Header{"Location": {"https://storage.example.org/blob?signature=geheim"}}, ""}
 	}
 
 	_, err := image.Open(t.Context())
 	require.ErrorContains(t, err, "stopped after 10 redirects")
 	assert.NotContains(t, err.Error(), "geheim")
-}
-
-func TestRetryAfterIsReadInBothForms(t *testing.T) {
-	now := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
-
-	for value, want := range map[string]time.Duration{
-		"":                              0,
-		"20":                            20 * time.Second,
-		" 20 ":                          20 * time.Second,
-		"-20":                           0,
-		"soon":                          0,
-		"1.5":                           0,
-		"86400":                         time.Hour,
-		"9223372036854775807":           time.Hour,
-		"Tue, 01 Jan 2030 12:01:00 GMT": time.Minute,
-		"Tue, 01 Jan 2030 11:59:00 GMT": 0,
-		"Fri, 01 Jan 2100 00:00:00 GMT": time.Hour,
-	} {
-		assert.Equal(t, want, bootasset.RetryAfter(value, now), "%q", value)
-	}
-}
-
-func FuzzRetryAfter(f *testing.F) {
-	f.Add("20")
-	f.Add("Tue, 01 Jan 2030 12:01:00 GMT")
-
-	f.Fuzz(func(t *testing.T, value string) {
-		got := bootasset.RetryAfter(value, time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC))
-		require.GreaterOrEqual(t, got, time.Duration(0))
-		require.LessOrEqual(t, got, time.Hour)
-	})
-}
-
-// FuzzXZ feeds hostile files to the decoder of boot images.
-func FuzzXZ(f *testing.F) {
-	packed, err := os.ReadFile("testdata/disk.raw.xz")
-	require.NoError(f, err)
-	f.Add(packed)
-	f.Add(packed[:30])
-
-	f.Fuzz(func(t *testing.T, data []byte) {
-		image, err := (&factory{image: data}).resolver(t, func(c *bootasset.Config) {
-			c.RawExtension = "raw.xz"
-			c.Schematics = fixed(plainSchematic)
-		}).Resolve(t.Context(), request(nil), driver.ImageSpec{Platform: "nocloud"})
-		require.NoError(t, err)
-
-		r, err := image.Open(t.Context())
-		if err != nil {
-			return
-		}
-		defer r.Close()
-
-		_, err = io.Copy(io.Discard, io.LimitReader(r, 1<<20))
-		if err == nil {
-			require.True(t, bytes.HasPrefix(data, []byte("\xfd7zXZ\x00")))
-		}
-	})
 }

@@ -28,8 +28,8 @@ const base = "https://factory.example.org"
 type factory struct {
 	image []byte
 	etag  string
-	// answer, when set and not nil for a request, replaces the answer.
-	answer func(*http.Request) *http.Response
+	// answer, when set and not nil for a request, is what is sent instead.
+	answer func(*http.Request) *answer
 	// body, when set, wraps what is sent.
 	body func(*http.Request, io.Reader) io.Reader
 	// unsized leaves out Content-Length.
@@ -56,20 +56,18 @@ func (f *factory) RoundTrip(r *http.Request) (*http.Response, error) {
 
 	if f.answer != nil {
 		if a := f.answer(r); a != nil {
-			a.Request = r
-
-			return a, nil
+			return a.response(r), nil
 		}
 	}
 
 	if r.Method == http.MethodPost && r.URL.Path == "/schematics" {
 		id := sha256.Sum256(sent)
 
-		return reply(r, http.StatusCreated, nil, fmt.Sprintf(`{"id":%q}`, hex.EncodeToString(id[:]))), nil
+		return answer{http.StatusCreated, nil, fmt.Sprintf(`{"id":%q}`, hex.EncodeToString(id[:]))}.response(r), nil
 	}
 
 	if !strings.HasPrefix(r.URL.Path, "/image/") {
-		return reply(r, http.StatusNotFound, nil, "not found"), nil
+		return answer{http.StatusNotFound, nil, "not found"}.response(r), nil
 	}
 
 	return f.serve(r), nil
@@ -94,7 +92,7 @@ func (f *factory) serve(r *http.Request) *http.Response {
 		body = f.body(r, body)
 	}
 
-	response := reply(r, code, header, "")
+	response := answer{code, header, ""}.response(r)
 	response.Body = io.NopCloser(body)
 	response.ContentLength = int64(len(f.image) - start)
 
@@ -152,14 +150,22 @@ func (f *factory) resolve(t *testing.T) driver.Image {
 	return image
 }
 
-func reply(r *http.Request, code int, header http.Header, body string) *http.Response {
+// answer is what the factory says to a request.
+type answer struct {
+	code   int
+	header http.Header
+	body   string
+}
+
+func (a answer) response(r *http.Request) *http.Response {
+	header := a.header
 	if header == nil {
 		header = http.Header{}
 	}
 
 	return &http.Response{
-		Request: r, StatusCode: code, Status: fmt.Sprintf("%d %s", code, http.StatusText(code)),
-		Header: header, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
+		Request: r, StatusCode: a.code, Status: fmt.Sprintf("%d %s", a.code, http.StatusText(a.code)),
+		Header: header, Body: io.NopCloser(strings.NewReader(a.body)), ContentLength: int64(len(a.body)),
 	}
 }
 

@@ -98,7 +98,7 @@ func (i *image) Open(ctx context.Context) (io.ReadCloser, error) {
 
 	decoded, err := decoders[compression](download)
 	if err != nil {
-		download.Close()
+		download.end()
 
 		return nil, fmt.Errorf("decode boot image %s: %w", i.URL(), err)
 	}
@@ -120,9 +120,9 @@ func (r *Reader) Read(p []byte) (int, error) {
 	r.started = r.started || n > 0
 
 	switch {
-	case err == io.EOF && !r.started: //nolint:errorlint // A reader's end is io.EOF itself.
+	case atEnd(err) && !r.started:
 		err = fmt.Errorf("fetch boot image %s: it is empty", r.url)
-	case err != nil && err != io.EOF: //nolint:errorlint // As above.
+	case err != nil && !atEnd(err):
 		err = fmt.Errorf("fetch boot image %s: %w", r.url, err)
 	}
 
@@ -137,7 +137,7 @@ func (r *Reader) Progress() (fetched, total int64) {
 
 // Close ends the download.
 func (r *Reader) Close() error {
-	r.decoded.Close()
+	r.download.end()
 
-	return r.download.Close()
+	return r.decoded.Close()
 }

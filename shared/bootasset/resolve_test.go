@@ -102,7 +102,7 @@ func TestKeyDiffersWithEverythingThatChangesTheImage(t *testing.T) {
 }
 
 func TestVersionIsNormalized(t *testing.T) {
-	for given, want := range map[string]string{"1.13.5": "v1.13.5", "v1.13.5": "v1.13.5", "v1.14.0-alpha.1": "v1.14.0-alpha.1", " 1.13.5 ": "v1.13.5"} {
+	for given, want := range map[string]string{"1.13.5": "v1.13.5", "v1.13.5": "v1.13.5", "v1.14.0-alpha.1": "v1.14.0-alpha.1"} {
 		got, err := bootasset.NormalizeVersion(given)
 		require.NoError(t, err)
 		assert.Equal(t, want, got)
@@ -373,20 +373,20 @@ func TestStrangeSchematicIDIsRefused(t *testing.T) {
 func TestFactorysAnswersToASchematicHaveTheirKind(t *testing.T) {
 	tests := []struct {
 		name   string
-		answer *http.Response
+		answer *answer
 		want   string
 		kind   driver.Kind
 		pause  time.Duration
 	}{
-		{"invalid", reply(nil, 400, nil, "unknown field \"x\"\n"), `400 Bad Request: unknown field "x"`, driver.KindTerminal, 0},
-		{"throttled", reply(nil, 429, http.Header{"Retry-After": {"20"}}, ""), "429 Too Many Requests", driver.KindThrottled, 20 * time.Second},
-		{"down", reply(nil, 502, nil, "<html>\n<b>bad</b>"), "502 Bad Gateway: <html> <b>bad</b>", driver.KindTransient, 0},
-		{"not JSON", reply(nil, 200, nil, "<html>"), "read the answer of POST " + base + "/schematics", driver.KindTransient, 0},
+		{"invalid", &answer{400, nil, "unknown field \"x\"\n"}, `400 Bad Request: unknown field "x"`, driver.KindTerminal, 0},
+		{"throttled", &answer{429, http.Header{"Retry-After": {"20"}}, ""}, "429 Too Many Requests", driver.KindThrottled, 20 * time.Second},
+		{"down", &answer{502, nil, "<html>\n<b>bad</b>"}, "502 Bad Gateway: <html> <b>bad</b>", driver.KindTransient, 0},
+		{"not JSON", &answer{200, nil, "<html>"}, "read the answer of POST " + base + "/schematics", driver.KindTransient, 0},
 	}
 
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := &factory{answer: func(*http.Request) *http.Response { return tt.answer }}
+			f := &factory{answer: func(*http.Request) *answer { return tt.answer }}
 
 			s, err := bootasset.NewFactorySchematics(base, &http.Client{Transport: f})
 			require.NoError(t, err)

@@ -46,7 +46,7 @@ func (o OmniSchematics) EnsureSchematic(ctx context.Context, raw []byte) (string
 
 	err = fmt.Errorf("create schematic through Omni: %w", err)
 
-	switch status.Code(err) { //nolint:exhaustive // Everything else is tried again.
+	switch status.Code(err) {
 	case codes.InvalidArgument:
 		return "", driver.Terminal(err)
 	case codes.ResourceExhausted:

@@ -52,7 +52,7 @@ func statusError(response *http.Response, target string) error {
 
 // excerpt is the start of a body, as one line.
 func excerpt(body io.Reader) string {
-	data, _ := io.ReadAll(io.LimitReader(body, 512)) //nolint:errcheck // What could be read has to do.
+	data, _ := io.ReadAll(io.LimitReader(body, 512))
 
 	text := strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

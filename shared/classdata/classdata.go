@@ -49,7 +49,10 @@ type Validator interface {
 // refuses too.
 //
 // It panics when T's own tags are wrong, which any test that decodes T shows.
-func Decode[T any](data string) (T, error) {
+func Decode[T any](data string) (T, error) { return DecodeAs[T]("class data", data) }
+
+// DecodeAs is Decode for another kind of document, such as a configuration file; errors call it what.
+func DecodeAs[T any](what, data string) (T, error) {
 	var value, zero T
 
 	root := shapeOf(reflect.TypeFor[T]())
@@ -67,7 +70,7 @@ func Decode[T any](data string) (T, error) {
 	if len(d.problems) > 0 {
 		slices.SortStableFunc(d.problems, func(a, b problem) int { return a.line - b.line })
 
-		return zero, driver.Terminalf("invalid class data: %w", d.problems)
+		return zero, driver.Terminalf("invalid %s: %w", what, d.problems)
 	}
 
 	return value, nil
@@ -131,7 +134,7 @@ func (d *decoder) validate(value any) {
 		return
 	}
 
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // Only a join at the top is taken apart.
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
 			d.add("", 0, "%s", e)
 		}

@@ -30,12 +30,12 @@ type joinSource struct {
 	legacy *mirror[*siderolinkres.ConnectionParams] //nolint:staticcheck // deprecated, and all that an old Omni has
 }
 
-func newJoinSource(ctx context.Context, st state.State, providerID string) (*joinSource, error) {
+func newJoinSource(ctx context.Context, st state.State, providerID string, log *zap.Logger) (*joinSource, error) {
 	j := &joinSource{providerID: providerID}
 
 	v2 := false
 
-	err := retry(ctx, zap.NewNop(), "list resource definitions", time.Minute, func(ctx context.Context) error {
+	err := retry(ctx, log, "list resource definitions", time.Minute, func(ctx context.Context) error {
 		list, err := st.List(ctx, resource.NewMetadata(meta.NamespaceName, meta.ResourceDefinitionType, "", resource.VersionUndefined))
 
 		for _, item := range list.Items {

@@ -142,7 +142,7 @@ func (p *Provider) Run(ctx context.Context, st state.State) error {
 		return err
 	}
 
-	join, err := newJoinSource(ctx, st, p.cfg.ID)
+	join, err := newJoinSource(ctx, st, p.cfg.ID, p.log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil

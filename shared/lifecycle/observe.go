@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -36,7 +37,7 @@ func (p *Provider) observe(ctx context.Context) {
 		wg.Go(func() { p.watchCloud(ctx, watcher, poke) })
 	}
 
-	pause := p.cfg.PollInterval
+	pause := secondLook
 
 	for ctx.Err() == nil {
 		select {
@@ -116,42 +117,34 @@ func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 	for _, status := range provisioned {
 		id := status.Metadata().ID()
 
-		machine, ok := found[id]
-		if !ok {
-			missed = true
-
-			if p.looks.missed(id) {
-				p.queue.hurry(id)
-			}
-
+		// A machine that this library did not make carries no mark that the driver could see.
+		if rec, ok := p.records.get(id); !ok || rec.spec.Version == 0 {
 			continue
 		}
 
-		p.looks.seen(id)
+		machine, ok := found[id]
 
-		if joined := p.joined(id); len(joined) == 1 {
-			rec, _ := p.records.get(id)
-			if rec == nil {
-				continue
+		switch {
+		case ok:
+			if p.looks.saw(id, machine) {
+				p.queue.add(id)
 			}
+		case p.looks.missed(id):
+			missed = true
 
-			rebootID := ""
-			if rec.spec.RebootDone {
-				rebootID = rec.spec.RebootID
-			}
-
-			if err := p.report(ctx, joined[0].Metadata().ID(), machine, rebootID); err != nil {
-				return missed, err
-			}
+			p.queue.hurry(id)
+		default:
+			missed = true
 		}
 	}
 
 	return missed, nil
 }
 
-// looks remembers what has not been seen, and since when.
+// looks remembers how each machine was last seen, how often it was missed since, and since when Omni has not known it.
 type looks struct {
 	mu     sync.Mutex
+	last   map[string]driver.Machine
 	misses map[string]int
 	absent map[string]time.Time
 }
@@ -170,12 +163,31 @@ func (l *looks) missed(id string) bool {
 	return l.misses[id] >= looksForAbsence
 }
 
-// seen notes that a look found the machine.
-func (l *looks) seen(id string) {
+// saw notes how a look found the machine, and reports whether that is news.
+func (l *looks) saw(id string, machine driver.Machine) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	delete(l.misses, id)
+
+	if l.last == nil {
+		l.last = map[string]driver.Machine{}
+	}
+
+	before, ok := l.last[id]
+	l.last[id] = machine
+
+	return !ok || !reflect.DeepEqual(before, machine)
+}
+
+// machine returns the machine as it was last seen.
+func (l *looks) machine(id string) (driver.Machine, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	machine, ok := l.last[id]
+
+	return machine, ok
 }
 
 func (l *looks) isVanished(id string) bool {
@@ -212,6 +224,10 @@ func (l *looks) present(id string) {
 }
 
 func (l *looks) forget(id string) {
-	l.seen(id)
-	l.present(id)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	delete(l.last, id)
+	delete(l.misses, id)
+	delete(l.absent, id)
 }

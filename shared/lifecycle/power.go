@@ -46,6 +46,13 @@ func (p *Provider) provisioned(ctx context.Context, request *infra.MachineReques
 		return err
 	}
 
+	if machine, ok := p.looks.machine(id); ok {
+		rec, _ := p.records.get(id)
+		if err := p.report(ctx, uuid, machine, rec); err != nil {
+			return err
+		}
+	}
+
 	return p.power(ctx, request, uuid)
 }
 
@@ -133,7 +140,9 @@ func (p *Provider) power(ctx context.Context, request *infra.MachineRequest, uui
 		}
 	}
 
-	if err := p.report(ctx, uuid, machine, rec.spec.RebootID); err != nil {
+	p.looks.saw(id, machine)
+
+	if err := p.report(ctx, uuid, machine, rec); err != nil {
 		return err
 	}
 
@@ -165,11 +174,16 @@ func (p *Provider) reboot(ctx context.Context, switcher driver.PowerSwitch, rec 
 
 	happened := machine.Boot != "" && machine.Boot != rec.spec.RebootFrom
 
-	if !happened {
-		if machine.Power == driver.PowerOff {
-			return rec, driver.Terminalf("reboot %q: the machine is off; switch it on instead", rebootID)
+	if !happened && machine.Power == driver.PowerOff {
+		// The wish is answered, or the machine would be rebooted as soon as somebody switches it on.
+		if rec, err = ensure(ctx, p, p.records, rec, func(r *record) { r.spec.RebootDone = true }); err != nil {
+			return rec, err
 		}
 
+		return rec, driver.Terminalf("reboot %q: the machine is off; switch it on instead", rebootID)
+	}
+
+	if !happened {
 		p.log.Info("machine is rebooted", zap.String("request", rec.Metadata().ID()), zap.String("reboot_id", rebootID))
 
 		if err := do(ctx, p, p.cfg.CallTimeout, "rebooting the machine", func(ctx context.Context) error {
@@ -182,8 +196,13 @@ func (p *Provider) reboot(ctx context.Context, switcher driver.PowerSwitch, rec 
 	return ensure(ctx, p, p.records, rec, func(r *record) { r.spec.RebootDone = true })
 }
 
-// report writes what was observed of a joined machine.
-func (p *Provider) report(ctx context.Context, uuid string, machine driver.Machine, rebootID string) error {
+// report writes what was observed of a joined machine. Only the turns of its request do so, or the report could outlive it.
+func (p *Provider) report(ctx context.Context, uuid string, machine driver.Machine, rec *record) error {
+	rebootID := ""
+	if rec != nil && rec.spec.RebootDone {
+		rebootID = rec.spec.RebootID
+	}
+
 	_, err := ensure(ctx, p, p.observed, infra.NewMachineStatus(uuid), func(s *infra.MachineStatus) {
 		s.Metadata().Labels().Set(omni.LabelInfraProviderID, p.cfg.ID)
 		s.Metadata().Annotations().Set(requestAnnotation, machine.RequestID)

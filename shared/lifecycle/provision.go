@@ -83,7 +83,10 @@ func (p *Provider) provision(ctx context.Context, request *infra.MachineRequest)
 
 	task := driver.Task{Request: wish, Progress: rep.progress}
 
-	if task.Join, err = p.join.join(ctx, request); err != nil {
+	task.Join, err = call(ctx, p.cfg.CallTimeout, "reading the join settings from Omni", func(ctx context.Context) (driver.Join, error) {
+		return p.join.join(ctx, request)
+	})
+	if err != nil {
 		return p.provisionFailed(ctx, request, "make join configuration", err)
 	}
 

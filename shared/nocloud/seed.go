@@ -47,8 +47,8 @@ type Seed struct {
 // New makes the seed of one machine. The same config gives the same bytes. A config that no machine could boot with is a
 // Terminal error that names the field and shows no user data.
 func New(config Config) (Seed, error) {
-	if err := checkHostname(config.Hostname); err != nil {
-		return Seed{}, driver.Terminalf("make the NoCloud seed: %w", err)
+	if err := CheckHostname(config.Hostname); err != nil {
+		return Seed{}, fmt.Errorf("make the NoCloud seed: %w", err)
 	}
 
 	if err := checkUserData(config.UserData); err != nil {
@@ -120,11 +120,12 @@ func SMBIOSSerial(base string) (string, error) {
 
 var label = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
 
-// checkHostname holds a name to RFC 1123, as Talos refuses its whole network configuration for a name that breaks it.
-func checkHostname(name string) error {
+// CheckHostname holds a name to RFC 1123 and returns a Terminal error for one that breaks it: Talos would refuse its whole
+// network configuration. Drivers call it before they make anything.
+func CheckHostname(name string) error {
 	for part := range strings.SplitSeq(name, ".") {
 		if !label.MatchString(part) || len(name) > 253 {
-			return fmt.Errorf("hostname %q: want letters, digits and dashes, at most 63 in a part, no dash at either end", name)
+			return driver.Terminalf("hostname %q: want letters, digits and dashes, at most 63 in a part, no dash at either end", name)
 		}
 	}
 

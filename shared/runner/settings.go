@@ -138,7 +138,7 @@ func (s *settings[C]) readConfigFile(name string) error {
 			return fmt.Errorf("read configuration file %q: %w", name, err)
 		}
 
-		if s.config, err = classdata.Decode[C](string(text)); err != nil {
+		if s.config, err = classdata.DecodeAs[C]("configuration", string(text)); err != nil {
 			return fmt.Errorf("read configuration file %q, section %s: %w", name, s.program.Name, err)
 		}
 
@@ -150,7 +150,7 @@ func (s *settings[C]) readConfigFile(name string) error {
 		return fmt.Errorf("read configuration file %q: %w", name, err)
 	}
 
-	file, err := classdata.Decode[fileSettings](string(text))
+	file, err := classdata.DecodeAs[fileSettings]("configuration", string(text))
 	if err != nil {
 		return fmt.Errorf("read configuration file %q (besides section %s): %w", name, s.program.Name, err)
 	}

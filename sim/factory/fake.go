@@ -66,7 +66,8 @@ func encode(disk []byte, format string) ([]byte, error) {
 	case "raw.gz":
 		writer = gzip.NewWriter(&out)
 	case "raw.xz":
-		writer, err = xz.NewWriter(&out)
+		// A small dictionary: this has to be fast, not small.
+		writer, err = xz.WriterConfig{DictCap: 1 << 16}.NewWriter(&out)
 	case "raw.zst":
 		writer, err = zstd.NewWriter(&out)
 	default:

@@ -46,11 +46,14 @@ func TestLeaksAreTheObjectsThatMayNotStay(t *testing.T) {
 
 func TestExposedSecretIsALeakAndIsNotRepeated(t *testing.T) {
 	l := ledger.New()
+	l.Note("early-canary")
+	require.NoError(t, l.Secret("first", "early-canary"))
+	require.Equal(t, []string{`secret "first" is in the history`}, l.Leaks())
 	require.ErrorContains(t, l.Secret("short", "abc"), "at least 8")
 	require.NoError(t, l.Secret("join token", "canary-4711"))
 
 	l.Scan("the log", "nothing here")
-	require.Empty(t, l.Leaks())
+	require.Len(t, l.Leaks(), 1)
 
 	l.Scan("the log", "token=canary-4711")
 	require.NoError(t, l.Session().Call("create-vm", "vm-canary-4711", nothing))

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -10,8 +11,8 @@ const minSecret = 8
 
 type secret struct{ name, value string }
 
-// Secret makes the books look for value wherever text passes: in their own entries and in what Scan is given. The value is
-// never repeated in a report; name stands for it ("join token"). Values under eight bytes are refused.
+// Secret makes the books look for value wherever text passes: in their own entries, also those there are already, and in what
+// Scan is given from now on. The value is never repeated in a report; name stands for it ("join token"). Values under eight bytes are refused.
 func (l *Ledger) Secret(name, value string) error {
 	if len(value) < minSecret {
 		return fmt.Errorf("watch for secret %q: the value has %d bytes, want at least %d", name, len(value), minSecret)
@@ -20,7 +21,16 @@ func (l *Ledger) Secret(name, value string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.secrets = append(l.secrets, secret{name: name, value: value})
+	added := secret{name: name, value: value}
+	if slices.Contains(l.secrets, added) {
+		return nil
+	}
+
+	l.secrets = append(l.secrets, added)
+
+	for _, e := range l.entries {
+		l.findLocked(added, "the history", e.text)
+	}
 
 	return nil
 }
@@ -35,8 +45,15 @@ func (l *Ledger) Scan(place, text string) {
 
 func (l *Ledger) scanLocked(place, text string) {
 	for _, s := range l.secrets {
-		if strings.Contains(text, s.value) {
-			l.exposed = append(l.exposed, fmt.Sprintf("secret %q is in %s", s.name, place))
-		}
+		l.findLocked(s, place, text)
+	}
+}
+
+// findLocked notes the first find of a secret in each place.
+func (l *Ledger) findLocked(s secret, place, text string) {
+	found := fmt.Sprintf("secret %q is in %s", s.name, place)
+
+	if strings.Contains(text, s.value) && !slices.Contains(l.exposed, found) {
+		l.exposed = append(l.exposed, found)
 	}
 }

@@ -329,7 +329,7 @@ func TestNeitherLogNorStatusShowsATokenOfTheMachine(t *testing.T) {
 
 				time.Sleep(time.Minute)
 				cut()
-				omnitest.Await(ctx, t, ended, "end of Run")
+				require.ErrorIs(t, omnitest.Await(ctx, t, ended, "end of Run"), context.Canceled)
 
 				require.NotEmpty(t, output.String())
 				require.NotContains(t, output.String(), "t0ken")

@@ -43,7 +43,7 @@ type Config struct {
 	Set string
 	// Machines is the size of the set; three when zero.
 	Machines int
-	// TalosVersion and ClassData go into the machines' requests; "v1.13.5" and the class's defaults when empty.
+	// TalosVersion and ClassData go into the machines' requests; "1.13.5" and the class's defaults when empty.
 	TalosVersion, ClassData string
 	// Patience is how long a step may take; half a minute when zero.
 	Patience time.Duration
@@ -70,7 +70,7 @@ func (c *Config) setDefaults() error {
 	}
 
 	if c.TalosVersion == "" {
-		c.TalosVersion = "v1.13.5"
+		c.TalosVersion = "1.13.5"
 	}
 
 	if c.Patience == 0 {

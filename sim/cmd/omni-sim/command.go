@@ -45,6 +45,7 @@ type settings struct {
 	factory               string
 	joinTokensMode        string
 	maxMachines           int
+	peerPoll, peerDown    time.Duration
 	defects               []string
 }
 
@@ -75,6 +76,8 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 	flags.StringVar(&s.factory, "factory", "", "`URL` of an image factory that schematics go to and clients are pointed to\n(default: ids are computed and nothing is stored)")
 	flags.StringVar(&s.joinTokensMode, "join-tokens-mode", string(omni.JoinTokensStrict), "which machines may join by the age of their Talos: the `mode` strict, legacyAllowed or legacy")
 	flags.IntVar(&s.maxMachines, "max-machines", 0, "how `many` machines may be registered; 0 means any number")
+	flags.DurationVar(&s.peerPoll, "peer-poll", 0, "how often Omni looks whether machines are connected (default that of the real one, 30s)")
+	flags.DurationVar(&s.peerDown, "peer-down", 0, "how long after the end of its tunnel a machine is taken for disconnected\n(default that of the real one, 4m35s)")
 	flags.StringArrayVar(&s.defects, "defect", nil, "known `defect` of the real Omni to have, "+strings.Join(defectNames(), " or ")+";\nmay be given several times")
 
 	return cmd
@@ -190,6 +193,7 @@ func (s settings) options() (omni.Options, error) {
 	opts := omni.Options{
 		JoinTokensMode: omni.JoinTokensMode(s.joinTokensMode),
 		MaxMachines:    s.maxMachines,
+		Timing:         omni.Timing{PeerPoll: s.peerPoll, PeerGrace: s.peerPoll, PeerDown: s.peerDown},
 	}
 
 	for _, name := range s.defects {

@@ -164,24 +164,52 @@ func (b *Builder) kernel(ctx context.Context) (string, error) {
 		return b.Kernel, nil
 	}
 
-	cached, err := filepath.Glob(filepath.Join(b.Dir, "linux-image-*", "vmlinuz"))
-	if err != nil || len(cached) > 0 {
-		return filepath.Dir(strings.Join(cached[:min(1, len(cached))], "")), err
-	}
+	// Only the modules that are needed are kept, so the directory's name says which.
+	sum := sha256.Sum256([]byte(strings.Join(modules, " ")))
+	suffix := "+" + hex.EncodeToString(sum[:4])
 
-	depends, err := output(ctx, "", nil, "apt-cache", "depends", kernelPackage)
+	cached, err := filepath.Glob(filepath.Join(b.Dir, "linux-image-*"+suffix, "vmlinuz"))
 	if err != nil {
-		return "", fmt.Errorf("look for a kernel: %w", err)
+		return "", err
 	}
 
-	match := kernelName.FindSubmatch(depends)
-	if match == nil {
-		return "", fmt.Errorf("apt knows no package %s; run apt-get update first", kernelPackage)
+	if len(cached) > 0 {
+		return filepath.Dir(cached[0]), nil
 	}
 
-	dir := filepath.Join(b.Dir, string(match[1]))
+	name, err := newestKernel(ctx)
+	if err != nil {
+		return "", err
+	}
 
-	return dir, b.publish(dir, func(temporary string) error { return unpackKernel(ctx, string(match[1]), temporary) })
+	dir := filepath.Join(b.Dir, name+suffix)
+
+	return dir, b.publish(dir, func(temporary string) error { return unpackKernel(ctx, name, temporary) })
+}
+
+// newestKernel asks apt for the name of the kernel's package. Lists that do not know it are brought up to date, for which apt has
+// to run as root.
+func newestKernel(ctx context.Context) (string, error) {
+	var stale error
+
+	for range 2 {
+		depends, err := output(ctx, "", nil, "apt-cache", "depends", kernelPackage)
+		if match := kernelName.FindSubmatch(depends); err == nil && match != nil {
+			return string(match[1]), nil
+		}
+
+		if stale != nil {
+			break
+		}
+
+		stale = errors.Join(err, fmt.Errorf("apt does not know the package %s", kernelPackage))
+
+		if err = run(ctx, nil, "apt-get", "update"); err != nil {
+			return "", fmt.Errorf("look for a kernel (run apt-get update as root): %w", errors.Join(stale, err))
+		}
+	}
+
+	return "", fmt.Errorf("look for a kernel: %w", stale)
 }
 
 func unpackKernel(ctx context.Context, name, dir string) error {

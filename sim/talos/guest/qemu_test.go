@@ -60,7 +60,7 @@ func start(t *testing.T, args ...string) *vm {
 	v := &vm{dir: t.TempDir(), console: &console{}, exited: make(chan error, 1)}
 	socket := filepath.Join(v.dir, "qmp")
 
-	v.command = exec.Command("qemu-system-x86_64", append([]string{
+	v.command = exec.CommandContext(t.Context(), "qemu-system-x86_64", append([]string{
 		"-cpu", "max", "-m", "256", "-display", "none", "-nodefaults", "-serial", "stdio",
 		"-netdev", "user,id=n", "-device", "virtio-net-pci,netdev=n",
 		"-qmp", "unix:" + socket + ",server=on,wait=off",
@@ -97,7 +97,7 @@ func dialUnix(t *testing.T, path string) net.Conn {
 	)
 
 	for range 100 {
-		if conn, err = net.Dial("unix", path); err == nil {
+		if conn, err = new(net.Dialer).DialContext(t.Context(), "unix", path); err == nil {
 			t.Cleanup(func() { conn.Close() })
 
 			return conn
@@ -163,6 +163,14 @@ func agentCall(t *testing.T, conn net.Conn, request string) (reply struct{ Retur
 	return reply
 }
 
+// execute runs a program of the packages that the real tests need.
+func execute(t *testing.T, name string, args ...string) {
+	t.Helper()
+
+	output, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	require.NoError(t, err, "%s: %s", name, output)
+}
+
 // seedISO makes a NoCloud volume with the tool that people use for it.
 func seedISO(t *testing.T, files map[string]string) string {
 	t.Helper()
@@ -176,8 +184,21 @@ func seedISO(t *testing.T, files map[string]string) string {
 	}
 
 	iso := filepath.Join(dir, "seed.iso")
-	output, err := exec.Command("xorriso", "-as", "mkisofs", "-quiet", "-V", "cidata", "-J", "-r", "-o", iso, tree).CombinedOutput()
-	require.NoError(t, err, "%s", output)
+	execute(t, "xorriso", "-as", "mkisofs", "-quiet", "-V", "cidata", "-J", "-r", "-o", iso, tree)
 
 	return iso
+}
+
+// seedFAT makes a NoCloud volume as OpenStack's and KubeVirt's tools may: a FAT file system in upper case.
+func seedFAT(t *testing.T, userData string) string {
+	t.Helper()
+
+	dir := t.TempDir()
+	file, volume := filepath.Join(dir, "user-data"), filepath.Join(dir, "seed.img")
+	require.NoError(t, os.WriteFile(file, []byte(userData), 0o644))
+
+	execute(t, "mformat", "-C", "-i", volume, "-f", "1440", "-v", "CIDATA", "::")
+	execute(t, "mcopy", "-i", volume, file, "::/user-data")
+
+	return volume
 }

@@ -3,20 +3,24 @@
 package guest_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/siderolabs/image-factory/pkg/schematic"
 	"github.com/stretchr/testify/require"
+	"github.com/ulikunitz/xz"
 
 	"github.com/omni-infra/omni-infra-providers/sim/factory"
 	"github.com/omni-infra/omni-infra-providers/sim/factory/image"
@@ -57,14 +61,22 @@ func disk(t *testing.T, format string, customization schematic.Customization) st
 func serve(t *testing.T) (*omnitest.Omni, string) {
 	t.Helper()
 
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	listener := listen(t)
 
 	o := omnitest.New()
 	o.Serve(listener)
 	t.Cleanup(o.Stop)
 
 	return o, fmt.Sprintf("grpc://10.0.2.2:%d?jointoken=%s", listener.Addr().(*net.TCPAddr).Port, omnitest.Token)
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+
+	return listener
 }
 
 func joinConfig(api string) string {
@@ -121,8 +133,7 @@ func TestUEFIGuestWithServedSeedJoinsAndObeysTheGuestAgent(t *testing.T) {
 	o, api := serve(t)
 	ctx := bounded(t)
 
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	listener := listen(t)
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /seed/user-data", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, joinConfig(api)) })
@@ -130,18 +141,12 @@ func TestUEFIGuestWithServedSeedJoinsAndObeysTheGuestAgent(t *testing.T) {
 
 	go server.Serve(listener) //nolint:errcheck // Ends with Close.
 
-	t.Cleanup(func() { server.Close() })
-
-	vars := filepath.Join(t.TempDir(), "vars.fd")
-	empty, err := os.ReadFile("/usr/share/OVMF/OVMF_VARS_4M.fd")
-	require.NoError(t, err, "install Debian's ovmf")
-	require.NoError(t, os.WriteFile(vars, empty, 0o600))
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
 
 	v := start(t, "-machine", "q35", "-uuid", machineID,
 		"-smbios", fmt.Sprintf("type=1,serial=ds=nocloud-net;;s=http://10.0.2.2:%d/seed;;h=node-2", listener.Addr().(*net.TCPAddr).Port),
-		"-drive", "if=pflash,format=raw,readonly=on,file=/usr/share/OVMF/OVMF_CODE_4M.fd",
-		"-drive", "if=pflash,format=raw,file="+vars,
-		"-drive", "format=qcow2,if=virtio,file="+disk(t, "qcow2", schematic.Customization{}))
+		"-drive", "format=qcow2,if=virtio,file="+disk(t, "qcow2", schematic.Customization{}),
+		"-bios", "/usr/share/ovmf/OVMF.fd")
 
 	report := omnitest.Await(ctx, t, o.Reports, "report")
 	require.Equal(t, machineID, report.UUID)
@@ -152,18 +157,33 @@ func TestUEFIGuestWithServedSeedJoinsAndObeysTheGuestAgent(t *testing.T) {
 	require.JSONEq(t, "{}", string(agentCall(t, agent, `{"execute":"guest-ping"}`).Return))
 	require.Contains(t, string(agentCall(t, agent, `{"execute":"guest-network-get-interfaces"}`).Return), `"ip-address":"10.0.2.15"`)
 
-	_, err = agent.Write([]byte(`{"execute":"guest-shutdown","arguments":{"mode":"powerdown"}}` + "\n"))
+	_, err := agent.Write([]byte(`{"execute":"guest-shutdown","arguments":{"mode":"powerdown"}}` + "\n"))
 	require.NoError(t, err)
 	require.Equal(t, talosapi.StageShuttingDown, omnitest.Await(ctx, t, o.Reports, "goodbye").Stage)
 	v.awaitOff(ctx, t)
 }
 
-func TestGuestFromCDJoinsByTheKernelArgumentOfItsSchematic(t *testing.T) {
+func TestBIOSGuestFromCDJoinsByTheKernelArgumentOfItsSchematic(t *testing.T) {
 	o, api := serve(t)
 	ctx := bounded(t)
 
 	v := start(t, "-machine", "pc", "-uuid", machineID, "-boot", "d",
 		"-cdrom", disk(t, "iso", schematic.Customization{ExtraKernelArgs: []string{"siderolink.api=" + api}}))
+
+	require.Equal(t, machineID, omnitest.Await(ctx, t, o.Reports, "report").UUID)
+
+	v.control(t, "system_powerdown")
+	omnitest.Await(ctx, t, o.Reports, "goodbye")
+	v.awaitOff(ctx, t)
+}
+
+func TestUEFIGuestFromCDFindsASeedOnFAT(t *testing.T) {
+	o, api := serve(t)
+	ctx := bounded(t)
+
+	v := start(t, "-machine", "pc", "-uuid", machineID, "-bios", "/usr/share/ovmf/OVMF.fd",
+		"-cdrom", disk(t, "iso", schematic.Customization{}),
+		"-drive", "format=raw,if=virtio,readonly=on,file="+seedFAT(t, joinConfig(api)))
 
 	require.Equal(t, machineID, omnitest.Await(ctx, t, o.Reports, "report").UUID)
 
@@ -179,28 +199,29 @@ func TestEveryFormatHoldsTheSameDisk(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, len(want), 64<<20)
 
-	for format, unpack := range map[string][]string{
-		"raw.xz":  {"xz", "-dc"},
-		"raw.zst": {"zstd", "-dc"},
-		"raw.gz":  {"gzip", "-dc"},
-		"qcow2":   nil,
+	for format, open := range map[string]func(io.Reader) (io.Reader, error){
+		"raw.xz":  func(r io.Reader) (io.Reader, error) { return xz.NewReader(r) },
+		"raw.zst": func(r io.Reader) (io.Reader, error) { return zstd.NewReader(r) },
+		"raw.gz":  func(r io.Reader) (io.Reader, error) { return gzip.NewReader(r) },
 	} {
 		t.Run(format, func(t *testing.T) {
-			packed := disk(t, format, schematic.Customization{})
-
-			if format == "qcow2" {
-				output, err := exec.Command("qemu-img", "compare", raw, packed).CombinedOutput()
-				require.NoError(t, err, "%s", output)
-
-				return
-			}
-
-			got, err := exec.Command(unpack[0], append(unpack[1:], packed)...).Output()
+			packed, err := os.Open(disk(t, format, schematic.Customization{}))
 			require.NoError(t, err)
-			require.Equal(t, len(want), len(got))
-			require.True(t, string(want) == string(got))
+
+			defer packed.Close()
+
+			reader, err := open(packed)
+			require.NoError(t, err)
+
+			got, err := io.ReadAll(reader)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want, got))
 		})
 	}
+
+	t.Run("qcow2", func(t *testing.T) {
+		execute(t, "qemu-img", "compare", raw, disk(t, "qcow2", schematic.Customization{}))
+	})
 }
 
 func TestFakeQCOW2IsOneThatQEMUReads(t *testing.T) {
@@ -217,12 +238,9 @@ func TestFakeQCOW2IsOneThatQEMUReads(t *testing.T) {
 	name := filepath.Join(dir, "fake.qcow2")
 	require.NoError(t, os.WriteFile(name, data[:n], 0o600))
 
-	output, err := exec.Command("qemu-img", "check", name).CombinedOutput()
-	require.NoError(t, err, "%s", output)
-
 	raw := filepath.Join(dir, "fake.raw")
-	output, err = exec.Command("qemu-img", "convert", "-O", "raw", name, raw).CombinedOutput()
-	require.NoError(t, err, "%s", output)
+	execute(t, "qemu-img", "check", name)
+	execute(t, "qemu-img", "convert", "-O", "raw", name, raw)
 
 	content, err := os.ReadFile(raw)
 	require.NoError(t, err)

@@ -195,5 +195,5 @@ func memoryMiB() int {
 		return 0
 	}
 
-	return int(uint64(info.Totalram) * uint64(info.Unit) >> 20)
+	return int(info.Totalram * uint64(info.Unit) >> 20)
 }

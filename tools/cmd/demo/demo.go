@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	provider "github.com/omni-infra/omni-infra-providers/providers/memory"
+	"github.com/omni-infra/omni-infra-providers/shared/bootasset"
 	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
 	cloud "github.com/omni-infra/omni-infra-providers/sim/memory"
 	"github.com/omni-infra/omni-infra-providers/sim/omni"
@@ -107,9 +108,15 @@ func startProvider(ctx context.Context, group *errgroup.Group, server *omni.Omni
 		return nil, err
 	}
 
+	// Omni makes the schematics. The cloud takes every image as fetched, so nobody calls the factory.
+	images, err := bootasset.New(bootasset.Config{Schematics: bootasset.OmniSchematics{Management: conn.Management()}})
+	if err != nil {
+		return nil, err
+	}
+
 	p, err := lifecycle.New(lifecycle.Config{
 		ID: providerID, Name: "In-memory cloud", Description: "Machines that are goroutines",
-		Schema: provider.Schema(), Driver: provider.New(site.cloud.Client()), Images: images{},
+		Schema: provider.Schema(), Driver: provider.New(site.cloud.Client()), Images: images,
 		Logger: logger, Provisions: 64, Removals: 64, PollInterval: time.Second,
 	})
 	if err != nil {

@@ -133,7 +133,6 @@ func Call[T any](ctx context.Context, c *Connection, what string, f func(*libvir
 	go func() {
 		defer func() { <-c.slots }()
 		defer release()
-		defer finished()
 
 		var r result
 
@@ -149,6 +148,7 @@ func Call[T any](ctx context.Context, c *Connection, what string, f func(*libvir
 			_ = call() // The error is in r.
 		}
 
+		finished()
 		done <- r
 	}()
 

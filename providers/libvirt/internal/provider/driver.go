@@ -5,6 +5,7 @@ package provider
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,8 @@ type Config struct {
 	ShutdownTimeout time.Duration
 	// KeepImages leaves boot images in the storage pools when the last machine on them is removed.
 	KeepImages bool
+	// StoragePools are the pools that class data may name; any when empty. Check fails when one of them is missing.
+	StoragePools []string
 	// Logger gets what no error can carry; nil for none.
 	Logger *zap.Logger
 }
@@ -79,13 +82,23 @@ func New(config Config) *Driver {
 // Close ends the connection.
 func (d *Driver) Close() { d.conn.Close() }
 
-// Check says whether libvirt answers.
+// Check says whether libvirt answers, and whether the configured pools are there.
 func (d *Driver) Check(ctx context.Context) error {
-	return connection.Do(ctx, d.conn, "ask libvirt for its version", func(c *libvirt.Connect) error {
+	if err := connection.Do(ctx, d.conn, "ask libvirt for its version", func(c *libvirt.Connect) error {
 		_, err := c.GetLibVersion()
 
 		return err
-	})
+	}); err != nil {
+		return err
+	}
+
+	for _, pool := range d.config.StoragePools {
+		if err := d.checkPool(ctx, pool); err != nil {
+			return fmt.Errorf("configured storage pool %q: %w", pool, err)
+		}
+	}
+
+	return nil
 }
 
 // Plan checks the class data against itself and against what libvirt has.
@@ -102,6 +115,10 @@ func (d *Driver) Plan(ctx context.Context, req driver.Request) (driver.Plan, err
 	// The seed's own rules, above all for the hostname, hold for any user data.
 	if _, err := nocloud.New(nocloud.Config{Hostname: req.RequestID, UserData: "---"}); err != nil {
 		return driver.Plan{}, err
+	}
+
+	if allowed := d.config.StoragePools; len(allowed) > 0 && !slices.Contains(allowed, data.StoragePool) {
+		return driver.Plan{}, driver.Terminalf("storage_pool: this provider may not use %q: want one of %q", data.StoragePool, allowed)
 	}
 
 	if err := d.checkPool(ctx, data.StoragePool); err != nil {

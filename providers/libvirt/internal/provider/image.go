@@ -162,6 +162,13 @@ func (d *Driver) createImageData(ctx context.Context, provider string, ref image
 		return "", err
 	}
 
+	// What the refresh has brought to light may be somebody else's.
+	if _, err := d.findImage(ctx, provider, ref); err == nil {
+		return "", fmt.Errorf("boot image %q has just appeared in storage pool %q", ref.name, ref.pool)
+	} else if !driver.IsNotFound(err) {
+		return "", err
+	}
+
 	volumes, err := d.volumes(ctx, ref.pool)
 	if err != nil {
 		return "", err

@@ -19,7 +19,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/connection"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
@@ -117,8 +116,11 @@ func newDriver(t *testing.T, config Config) *Driver {
 	return d
 }
 
-func newRequest(id, data string) driver.Request {
-	ref := driver.Ref{ProviderID: "libvirt", RequestID: id}
+// newRequest is for a provider of the test's own.
+func newRequest(t *testing.T, id, data string) driver.Request {
+	t.Helper()
+
+	ref := driver.Ref{ProviderID: "test-" + hash(t.Name()), RequestID: id}
 
 	return driver.Request{Ref: ref, Identity: driver.NewIdentity(ref), Set: "set", TalosVersion: "v1.13.5", ClassData: data}
 }
@@ -133,10 +135,11 @@ func classData(pool string, more ...string) string {
 // testImage is a boot image in memory: some bytes, a hole, some bytes.
 type testImage struct {
 	opened atomic.Int32
-	open   func(content io.Reader) io.Reader
+	// open stands between the content and its reader, when not nil.
+	open func(content io.Reader) io.Reader
 }
 
-const testImageSize = 5<<20 + 512
+const testImageSize = 2<<20 + 512
 
 func testImageContent() []byte {
 	content := make([]byte, testImageSize)
@@ -217,7 +220,7 @@ func TestMachineFromNothingToNothing(t *testing.T) {
 	pool, dir := newPool(t)
 	d := newDriver(t, Config{Version: "v0.1.0"})
 	image := new(testImage)
-	req := newRequest("demo-x7k2p", strings.ReplaceAll(classData(pool, "additional_disks: [{size: 2}, {size: 3, type: sata}]"), "bios", "uefi"))
+	req := newRequest(t, "demo-x7k2p", strings.ReplaceAll(classData(pool, "additional_disks: [{size: 2}, {size: 3, type: sata}]"), "bios", "uefi"))
 	n := namesOf(req.Ref)
 
 	require.NoError(t, provision(t.Context(), d, req, image))
@@ -229,7 +232,7 @@ func TestMachineFromNothingToNothing(t *testing.T) {
 	require.EqualValues(t, 1, image.opened.Load())
 
 	metadata := virsh(t, "metadata", n.Domain, markNamespace)
-	for _, want := range []string{`provider="libvirt"`, `request="demo-x7k2p"`, `version="v0.1.0"`, `set="set"`} {
+	for _, want := range []string{`provider="` + req.ProviderID + `"`, `request="demo-x7k2p"`, `version="v0.1.0"`, `set="set"`} {
 		require.Contains(t, metadata, want)
 	}
 
@@ -262,7 +265,7 @@ func TestMachineFromNothingToNothing(t *testing.T) {
 	require.NotEmpty(t, found.Labels["host"])
 	require.WithinDuration(t, time.Now(), found.CreatedAt, time.Minute)
 
-	listed, err := d.List(t.Context(), "libvirt")
+	listed, err := d.List(t.Context(), req.ProviderID)
 	require.NoError(t, err)
 	require.Equal(t, []driver.Machine{found}, listed)
 
@@ -320,5 +323,3 @@ func between(text string, marks ...string) string {
 
 	return strings.TrimSpace(text)
 }
-
-var _ = connection.DefaultURI

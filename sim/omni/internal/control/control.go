@@ -32,7 +32,6 @@ import (
 	"github.com/cosi-project/runtime/pkg/controller/runtime"
 	"github.com/cosi-project/runtime/pkg/controller/runtime/options"
 	"github.com/cosi-project/runtime/pkg/state"
-	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -45,14 +44,9 @@ func Run(ctx context.Context, st state.State, opts Options) error {
 		return ignoreEnd(ctx, err)
 	}
 
-	logger := opts.Logger
-	if logger == nil {
-		logger = zap.NewNop()
-	}
-
 	st = withTunnels(st)
 
-	omni, err := runtime.NewRuntime(st, logger, options.WithMetrics(false))
+	omni, err := runtime.NewRuntime(st, withoutTokens(opts.Logger), options.WithMetrics(false))
 	if err != nil {
 		return fmt.Errorf("make controller runtime: %w", err)
 	}

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/omni-infra/omni-infra-providers/sim/omni/internal/control"
 	"github.com/omni-infra/omni-infra-providers/sim/talosapi"
@@ -58,6 +61,26 @@ func TestOmniGoesOnAfterARestart(t *testing.T) {
 
 		require.Len(t, w.ids(), 2)
 		require.Equal(t, "vm-1", get[*omni.MachineStatus](w, machineID).TypedSpec().Value.Network.Hostname)
+	})
+}
+
+func TestLogOfControllersHasNoTokens(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+
+	simulate(t, func(t *testing.T, w *world) {
+		w.provide(byToken)
+		w.loneRequest("lone")
+		w.create(siderolink.NewJoinToken("secret-2"))
+		w.settle()
+		require.Equal(t, specs.JoinTokenStatusSpec_ACTIVE, get[*siderolink.JoinTokenStatus](w, "secret-2").TypedSpec().Value.State)
+		require.NotZero(t, logs.FilterMessage("reconcile succeeded").Len())
+
+		for _, entry := range logs.All() {
+			require.NotContains(t, fmt.Sprint(entry.Message, entry.ContextMap()), "secret")
+		}
+	}, func(opts *control.Options) {
+		opts.InitialJoinToken = "secret"
+		opts.Logger = zap.New(core)
 	})
 }
 

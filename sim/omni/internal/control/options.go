@@ -30,7 +30,7 @@ type Options struct {
 	// Log takes one sentence for each thing that an operator of Omni would want to see; nil means none. It does not block and
 	// may be called from several goroutines. No sentence has a secret in it.
 	Log func(text string)
-	// Logger takes the log of the controllers themselves; nil means none.
+	// Logger takes the log of the controllers themselves, but for that of join tokens; nil means none.
 	Logger *zap.Logger
 
 	// MachineAPIURL is the advertised URL of the SideroLink provision service; empty means "grpc://127.0.0.1:8090".

@@ -153,11 +153,11 @@ func noteTunnel(ctx context.Context, st state.State, machines Machines, address 
 
 // ignoreEnd drops the errors of calls that failed because ctx has ended.
 func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
 
-	return err
+	return nil
 }
 
 // pollLinks keeps connected of each link as the state of its tunnel has it, as the server's poll of its WireGuard peers

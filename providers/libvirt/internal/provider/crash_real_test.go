@@ -1,0 +1,207 @@
+//go:build real
+
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"libvirt.org/go/libvirt"
+
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/connection"
+	"github.com/omni-infra/omni-infra-providers/shared/driver"
+)
+
+var errCrashed = errors.New("the provider is dead")
+
+// crasher lets calls through up to one, whose call or reply is lost; no call after it is made.
+type crasher struct {
+	at        int
+	loseReply bool
+	// counts picks the calls that count; nil for all.
+	counts func(what string) bool
+	calls  int
+	what   string
+}
+
+func (c *crasher) intercept(what string, next func() error) error {
+	if c.calls >= c.at {
+		return errCrashed
+	}
+
+	if c.counts != nil && !c.counts(what) {
+		return next()
+	}
+
+	c.calls++
+
+	if c.calls < c.at {
+		return next()
+	}
+
+	c.what = what
+
+	if c.loseReply {
+		_ = next()
+	}
+
+	return errCrashed
+}
+
+// changes says whether a call can change anything in libvirt.
+func changes(what string) bool {
+	return !slices.ContainsFunc([]string{"look", "list", "ask", "read", "refresh"}, func(verb string) bool { return strings.HasPrefix(what, verb) })
+}
+
+// crashEverywhere runs make and take with a provider that dies at each call in turn, and then as many times as it takes with one
+// that lives; check sees what there is after each.
+func crashEverywhere(t *testing.T, config Config, counts func(string) bool, loseReply bool, req driver.Request, check func(t *testing.T, made bool, at string)) {
+	t.Helper()
+
+	for _, part := range []struct {
+		name string
+		made bool
+		run  func(d *Driver) error
+	}{
+		{"provision", true, func(d *Driver) error { return provision(t.Context(), d, req, new(testImage)) }},
+		{"remove", false, func(d *Driver) error {
+			done, err := d.Remove(t.Context(), req.Ref)
+			if err == nil && !done {
+				err = errors.New("not done")
+			}
+
+			return err
+		}},
+	} {
+		for at := 1; ; at++ {
+			alive := New(config)
+
+			// Start from the other end.
+			if part.made {
+				remove(t, alive, req.Ref)
+			} else {
+				require.NoError(t, provision(t.Context(), alive, req, new(testImage)))
+			}
+
+			c := &crasher{at: at, loseReply: loseReply, counts: counts}
+			dying := config
+			dying.Intercept = c.intercept
+			dead := New(dying)
+			err := part.run(dead)
+			dead.Close()
+
+			if c.calls < at {
+				require.NoError(t, err)
+				check(t, part.made, "the end")
+				alive.Close()
+				t.Logf("%s: %d calls", part.name, c.calls)
+
+				break
+			}
+
+			where := fmt.Sprintf("%s, call %d: %s", part.name, at, c.what)
+
+			for try := 1; ; try++ {
+				if err = part.run(alive); err == nil || try == 5 {
+					break
+				}
+			}
+
+			require.NoError(t, err, where)
+			check(t, part.made, where)
+
+			if part.made {
+				remove(t, alive, req.Ref)
+				check(t, false, where)
+			}
+
+			alive.Close()
+		}
+	}
+
+	alive := New(config)
+	defer alive.Close()
+
+	remove(t, alive, req.Ref)
+}
+
+func TestCrashAtAnyCallOnSimulatedHypervisor(t *testing.T) {
+	const uri, pool = "test:///default", "default-pool"
+
+	// The simulation lives as long as a connection to it.
+	keeper, err := libvirt.NewConnect(uri)
+	require.NoError(t, err)
+
+	defer func() { _, _ = keeper.Close() }()
+
+	see := func(ctx context.Context) (domains, volumes []string) {
+		d := New(Config{Config: connection.Config{URI: uri}})
+		defer d.Close()
+
+		volumes, err := d.volumes(ctx, pool)
+		require.NoError(t, err)
+
+		all, err := keeper.ListAllDomains(0)
+		require.NoError(t, err)
+
+		for i := range all {
+			name, err := all[i].GetName()
+			require.NoError(t, err)
+			require.NoError(t, all[i].Free())
+
+			domains = append(domains, name)
+		}
+
+		slices.Sort(domains)
+
+		return domains, volumes
+	}
+
+	before, volumesBefore := see(t.Context())
+	data := strings.Replace(classData(pool, "additional_disks: [{size: 1}]"), "type: user", "type: network", 1)
+	req := newRequest(t, "crash", data)
+	n := namesOf(req.Ref)
+
+	for _, loseReply := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lose reply %v", loseReply), func(t *testing.T) {
+			crashEverywhere(t, Config{Config: connection.Config{URI: uri}}, nil, loseReply, req, func(t *testing.T, made bool, at string) {
+				t.Helper()
+
+				domains, volumes := see(t.Context())
+
+				if made {
+					require.ElementsMatch(t, append([]string{n.Domain}, before...), domains, at)
+					require.Len(t, volumes, len(volumesBefore)+5, "%s: system disk, seed, additional disk and two for the image: %s", at, volumes)
+				} else {
+					require.Equal(t, before, domains, at)
+					require.Equal(t, volumesBefore, volumes, at)
+				}
+			})
+		})
+	}
+}
+
+func TestCrashAtAnyChangeLeavesOneMachineThenNone(t *testing.T) {
+	pool, dir := newPool(t)
+	req := newRequest(t, "crash", classData(pool))
+	n := namesOf(req.Ref)
+
+	crashEverywhere(t, Config{}, changes, true, req, func(t *testing.T, made bool, at string) {
+		t.Helper()
+
+		if made {
+			require.Equal(t, []string{n.Domain}, domainNames(t), at)
+			require.Equal(t, "running", virsh(t, "domstate", n.Domain), at)
+			require.Len(t, volumeNames(t, pool), 4, at)
+		} else {
+			require.Empty(t, domainNames(t), at)
+			require.Empty(t, volumeNames(t, pool), at)
+			require.Empty(t, files(t, dir), at)
+		}
+	})
+}
