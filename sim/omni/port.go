@@ -61,19 +61,21 @@ func (p *port) serve(ctx context.Context, server *grpc.Server) error {
 	return err
 }
 
-// accept lets the connections of l in until l is closed.
+// accept lets the connections of l in until l is closed, and then ends them.
 func (p *port) accept(l net.Listener) error {
+	defer p.end(func(c *portConn) bool { return c.from == l })
+
 	for {
 		conn, err := l.Accept()
 		if err != nil {
 			return err
 		}
 
-		p.deliver(conn)
+		p.deliver(conn, l)
 	}
 }
 
-func (p *port) deliver(conn net.Conn) {
+func (p *port) deliver(conn net.Conn, from net.Listener) {
 	p.mu.Lock()
 
 	if p.server == nil || p.cut {
@@ -84,7 +86,7 @@ func (p *port) deliver(conn net.Conn) {
 	}
 
 	server := p.server
-	c := &portConn{Conn: conn, port: p}
+	c := &portConn{Conn: conn, port: p, from: from}
 	p.conns[c] = struct{}{}
 	p.mu.Unlock()
 
@@ -98,20 +100,29 @@ func (p *port) deliver(conn net.Conn) {
 // setCut cuts the port off or connects it again.
 func (p *port) setCut(cut bool) {
 	p.mu.Lock()
-
 	p.cut = cut
-
-	var broken []*portConn
+	p.mu.Unlock()
 
 	if cut {
-		for c := range p.conns {
-			broken = append(broken, c)
+		p.end(func(*portConn) bool { return true })
+	}
+}
+
+// end closes the connections that match.
+func (p *port) end(matches func(*portConn) bool) {
+	p.mu.Lock()
+
+	var ending []*portConn
+
+	for c := range p.conns {
+		if matches(c) {
+			ending = append(ending, c)
 		}
 	}
 
 	p.mu.Unlock()
 
-	for _, c := range broken {
+	for _, c := range ending {
 		_ = c.Close()
 	}
 }
@@ -119,6 +130,7 @@ func (p *port) setCut(cut bool) {
 type portConn struct {
 	net.Conn
 	port *port
+	from net.Listener
 }
 
 // Close closes the connection.

@@ -56,8 +56,9 @@ func (o *Omni) Run(ctx context.Context) error {
 	return nil
 }
 
-// Serve lets clients in through api and machines through machine until ctx ends, closes both and returns nil then. The
-// listeners carry HTTP/2 without TLS; see TLS for one with. Run has to run as well: connections are refused while it does not.
+// Serve lets clients in through api and machines through machine until ctx ends, closes both with their connections and
+// returns nil then. The listeners carry HTTP/2 without TLS; see TLS for one with. Run has to run as well: connections are
+// refused while it does not.
 func (o *Omni) Serve(ctx context.Context, api, machine net.Listener) error {
 	eg, ctx := errgroup.WithContext(ctx)
 
