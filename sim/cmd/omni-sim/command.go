@@ -66,19 +66,22 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 
 	flags := cmd.Flags()
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8099", "`address` of the API; port 0 takes a free one")
-	flags.StringVar(&s.machineListen, "machine-listen", "127.0.0.1:8090", "`address` of the API that machines join by, in plain text")
+	flags.StringVar(&s.machineListen, "machine-listen", "127.0.0.1:8090",
+		"`address` of the API that machines join by, in plain text")
 	flags.StringVar(&s.machineURL, "machine-url", "", "`URL` that machines are told to join by, if they reach it by another way,\n"+
 		"as grpc://192.168.122.1:8090 (default grpc:// and the address of --machine-listen)")
 	flags.BoolVar(&s.tls, "tls", false, "serve the API with TLS; its self-signed certificate is in tls.pem of --state-dir")
 	flags.StringVar(&s.stateDir, "state-dir", "", "`directory` for the files with keys (default a new one, removed at the end)")
 	flags.StringVar(&s.envFile, "env-file", "", "another `file` for the administrator's export lines")
-	flags.StringArrayVar(&s.providers, "provider", nil, "`id` of an infra provider to create, with its key in provider-ID.env of --state-dir;\nmay be given several times")
-	flags.StringVar(&s.factory, "factory", "", "`URL` of an image factory that schematics go to and clients are pointed to\n(default: ids are computed and nothing is stored)")
-	flags.StringVar(&s.joinTokensMode, "join-tokens-mode", string(omni.JoinTokensStrict), "which machines may join by the age of their Talos: the `mode` strict, legacyAllowed or legacy")
+	flags.StringArrayVar(&s.providers, "provider", nil, "`id` of an infra provider to create, with its key in provider-ID.env\n"+
+		"of --state-dir; may be given several times")
+	flags.StringVar(&s.factory, "factory", "", "`URL` of an image factory that schematics go to and clients are pointed to\n"+
+		"(default: ids are computed and nothing is stored)")
+	flags.StringVar(&s.joinTokensMode, "join-tokens-mode", string(omni.JoinTokensStrict),
+		"which machines may join by the age of their Talos: the `mode` strict, legacyAllowed or legacy")
 	flags.IntVar(&s.maxMachines, "max-machines", 0, "how `many` machines may be registered; 0 means any number")
-	flags.DurationVar(&s.peerPoll, "peer-poll", 0, "how often Omni looks whether machines are connected (default that of the real one, 30s)")
-	flags.DurationVar(&s.peerDown, "peer-down", 0, "how long after the end of its tunnel a machine is taken for disconnected\n(default that of the real one, 4m35s)")
-	flags.StringArrayVar(&s.defects, "defect", nil, "known `defect` of the real Omni to have, "+strings.Join(defectNames(), " or ")+";\nmay be given several times")
+	flags.StringArrayVar(&s.defects, "defect", nil, "known `defect` of the real Omni to have, "+
+		strings.Join(defectNames(), " or ")+";\nmay be given several times")
 
 	return cmd
 }
