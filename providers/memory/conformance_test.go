@@ -7,6 +7,7 @@ import (
 
 	"github.com/omni-infra/omni-infra-providers/conformance"
 	provider "github.com/omni-infra/omni-infra-providers/providers/memory"
+	"github.com/omni-infra/omni-infra-providers/shared/bootasset"
 	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
 	cloud "github.com/omni-infra/omni-infra-providers/sim/memory"
 )
@@ -27,8 +28,13 @@ func conform(t *testing.T, durations map[cloud.Op]time.Duration) {
 			t.Cleanup(c.Close)
 
 			return conformance.Subject{Cloud: c, Data: "{cores: 2}", Run: func(ctx context.Context, p conformance.Process) error {
+				images, err := bootasset.New(bootasset.Config{Schematics: bootasset.OmniSchematics{Management: p.Client.Management()}})
+				if err != nil {
+					return err
+				}
+
 				engine, err := lifecycle.New(lifecycle.Config{
-					ID: p.ProviderID, Driver: provider.New(c.Client()), Schema: provider.Schema(), Images: images{}, Logger: p.Logger,
+					ID: p.ProviderID, Driver: provider.New(c.Client()), Schema: provider.Schema(), Images: images, Logger: p.Logger,
 				})
 				if err != nil {
 					return err

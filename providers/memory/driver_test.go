@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -36,13 +35,6 @@ func (image) URL() string {
 	return "https://factory.example/image/376567988ad3/v1.13.5/nocloud-amd64.raw.xz"
 }
 func (image) Open(context.Context) (io.ReadCloser, error) { return nil, errors.New("not used") }
-
-// images answers as package bootasset would.
-type images struct{}
-
-func (images) Resolve(context.Context, *infra.MachineRequest, driver.ImageSpec) (driver.Image, error) {
-	return image{}, nil
-}
 
 func request(r driver.Ref) driver.Request {
 	return driver.Request{Ref: r, Identity: driver.NewIdentity(r), TalosVersion: "v1.13.5", ClassData: "{cores: 4}"}

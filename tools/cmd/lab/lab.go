@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -25,8 +24,6 @@ const (
 	factory    = "127.0.0.1:8085"
 	// startTime is how long the programs may take until they are up.
 	startTime = 2 * time.Minute
-	// imageVolumes begins the names of the volumes that serve later machines.
-	imageVolumes = "omni-image-"
 )
 
 // lab is the inside of the lab: it shares the namespaces of the private libvirtd.
@@ -165,25 +162,21 @@ func (l *lab) compare(ctx context.Context, before []finding) (facts, left []stri
 	}
 
 	for i, f := range after {
-		kept := 0
-
-		for _, name := range f.what {
-			switch {
-			case strings.HasPrefix(filepath.Base(name), imageVolumes):
-				kept++
-			case !slices.Contains(before[i].what, name):
-				left = append(left, f.how+": "+name)
-			}
+		found := "nothing"
+		if len(f.what) > 0 {
+			found = strings.Join(f.what, " ")
 		}
 
-		fact := strings.Join(f.what, " ")
-		if len(f.what) == 0 {
-			fact = "nothing"
-		} else if kept > 0 {
-			fact += "   (boot images, kept for later machines)"
+		ours := slices.DeleteFunc(f.what, func(name string) bool { return slices.Contains(before[i].what, name) })
+		for _, name := range ours {
+			left = append(left, f.how+": "+name)
 		}
 
-		facts = append(facts, fmt.Sprintf("%-62s %s", f.how, fact))
+		if found != "nothing" && len(ours) == 0 {
+			found += "   (was there before)"
+		}
+
+		facts = append(facts, fmt.Sprintf("%-62s %s", f.how, found))
 	}
 
 	temporary, err := os.ReadDir(l.dir.path("tmp"))

@@ -26,7 +26,7 @@ type config struct {
 var program = runner.Program[config]{
 	Name:        "memory",
 	Title:       "In memory",
-	Description: "Simulated machines in the memory of the provider.",
+	Description: "simulated machines in the memory of the provider",
 	Schema:      memory.Schema(),
 	Validate:    memory.Validate,
 	Env:         map[string]string{"max-machines": "MEMORY_MAX_MACHINES"},
