@@ -279,9 +279,11 @@ func TestCutImageEndsEarlyWithAnError(t *testing.T) {
 func TestClosingTheBodyEndsTheHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &factory.Factory{}
-		f.SetFaults(factory.Faults{BytesPerSecond: 1})
+		f.SetFaults(factory.Faults{Stall: 1})
 
-		response := request(t.Context(), t, f, http.MethodGet, image, "")
+		response := request(context.WithoutCancel(t.Context()), t, f, http.MethodGet, image, "")
+		_, err := io.CopyN(io.Discard, response.Body, 1<<19)
+		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
 		// The bubble ends only once the handler's goroutine has.
 	})

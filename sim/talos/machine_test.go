@@ -171,6 +171,33 @@ func TestEachWayToPowerOffEndsTheRun(t *testing.T) {
 	}
 }
 
+func TestPowerButtonOfAMachineThatIsOffDoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := omnitest.New()
+		m := machine(o)
+		ctx, _, ended := run(t, o, m)
+
+		omnitest.Await(ctx, t, o.Reports, "report")
+		m.PressPowerButton()
+		omnitest.Await(ctx, t, o.Reports, "goodbye")
+		require.NoError(t, omnitest.Await(ctx, t, ended, "end of Run"))
+
+		m.PressPowerButton()
+
+		on, cut := context.WithCancel(ctx)
+		again := make(chan error, 1)
+
+		go func() { again <- m.Run(on) }()
+
+		omnitest.Await(ctx, t, o.Reports, "report of the next boot")
+		time.Sleep(time.Hour)
+		require.True(t, m.Status().Joined)
+
+		cut()
+		require.ErrorIs(t, omnitest.Await(ctx, t, again, "end of Run"), context.Canceled)
+	})
+}
+
 func TestPowerButtonIsObeyedWithoutTunnel(t *testing.T) {
 	for name, change := range map[string]func(*talos.Machine){
 		"while booting":         func(m *talos.Machine) { m.BootTime = time.Hour },

@@ -37,6 +37,7 @@ type Omni struct {
 	listener *bufconn.Listener
 	requests []*pb.ProvisionRequest
 	refuse   int
+	turn     chan struct{}
 
 	// Reports gets what machines report, and Commands what one of them is told next.
 	Reports  chan talosapi.Report
@@ -48,6 +49,7 @@ type Omni struct {
 // New starts an Omni that is reached with Dial, without a socket.
 func New() *Omni {
 	o := &Omni{
+		turn:     make(chan struct{}, 1),
 		Reports:  make(chan talosapi.Report, 100),
 		Commands: make(chan talosapi.Message, 10),
 		Gone:     make(chan error, 100),
@@ -128,6 +130,14 @@ func (o *Omni) Provision(_ context.Context, request *pb.ProvisionRequest) (*pb.P
 func (o *Omni) CreateStream(stream pb.WireGuardOverGRPCService_CreateStreamServer) error {
 	if values := metadata.ValueFromIncomingContext(stream.Context(), talosapi.AddressKey); len(values) != 1 || values[0] != Address {
 		return status.Errorf(codes.InvalidArgument, "%s: %q", talosapi.AddressKey, values)
+	}
+
+	// The tunnel before this one has to end first, so that it takes no command that is meant for this one.
+	select {
+	case o.turn <- struct{}{}:
+		defer func() { <-o.turn }()
+	case <-stream.Context().Done():
+		return stream.Context().Err()
 	}
 
 	ended := make(chan error, 1)
