@@ -52,12 +52,13 @@ func stopLibvirtd(t *testing.T) {
 	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, 20*time.Second, 50*time.Millisecond)
 }
 
-func startLibvirtd(t *testing.T) {
+func startLibvirtd(t *testing.T, args ...string) {
 	t.Helper()
 
-	out, err := exec.Command("libvirtd", "-d", "-p", "/run/libvirt/libvirtd.pid").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Eventually(t, func() bool { return exec.Command("virsh", "-c", "qemu:///system", "version").Run() == nil }, 20*time.Second, 100*time.Millisecond)
+	run(t, append([]string{"libvirtd", "-d", "-p", "/run/libvirt/libvirtd.pid"}, args...)...)
+	require.Eventually(t, func() bool {
+		return exec.CommandContext(context.WithoutCancel(t.Context()), "virsh", "-c", "qemu:///system", "version").Run() == nil
+	}, 20*time.Second, 100*time.Millisecond)
 }
 
 func TestConnectionComesBackAfterRestartOfLibvirtd(t *testing.T) {
