@@ -52,12 +52,13 @@ func stopLibvirtd(t *testing.T) {
 	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, 20*time.Second, 50*time.Millisecond)
 }
 
-func startLibvirtd(t *testing.T) {
+func startLibvirtd(t *testing.T, args ...string) {
 	t.Helper()
 
-	out, err := exec.Command("libvirtd", "-d", "-p", "/run/libvirt/libvirtd.pid").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Eventually(t, func() bool { return exec.Command("virsh", "-c", "qemu:///system", "version").Run() == nil }, 20*time.Second, 100*time.Millisecond)
+	run(t, append([]string{"libvirtd", "-d", "-p", "/run/libvirt/libvirtd.pid"}, args...)...)
+	require.Eventually(t, func() bool {
+		return exec.CommandContext(context.WithoutCancel(t.Context()), "virsh", "-c", "qemu:///system", "version").Run() == nil
+	}, 20*time.Second, 100*time.Millisecond)
 }
 
 func TestConnectionComesBackAfterRestartOfLibvirtd(t *testing.T) {
@@ -130,7 +131,7 @@ func TestImageThatIsCutShortIsNotUsed(t *testing.T) {
 	}
 
 	empty := &testImage{open: func(io.Reader) io.Reader { return strings.NewReader("") }}
-	require.ErrorContains(t, provision(t.Context(), d, req, empty), "of 0")
+	require.ErrorContains(t, provision(t.Context(), d, req, empty), "there is nothing to upload")
 	require.Empty(t, files(t, dir))
 }
 
@@ -256,9 +257,40 @@ func TestTooLittleMemoryIsSaidWithNumbers(t *testing.T) {
 
 	err := provision(t.Context(), d, req, new(testImage))
 	require.ErrorContains(t, err, "start-domain: ")
-	require.ErrorContains(t, err, "MiB free")
+	require.ErrorContains(t, err, "it needs 16777216 MiB, the hypervisor has ")
 	require.Equal(t, driver.KindCapacity, driver.KindOf(err))
 	remove(t, d, req.Ref)
+}
+
+func TestFullPoolIsSaidWithNumbers(t *testing.T) {
+	pool, dir := newPool(t)
+	virsh(t, "pool-destroy", pool)
+	run(t, "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", dir)
+	t.Cleanup(func() { run(t, "umount", "--lazy", dir) })
+	virsh(t, "pool-start", pool)
+
+	d := newDriver(t, Config{})
+
+	// The second is told by the size of what arrived alone.
+	for _, size := range []int64{8 << 20, 3 << 19} {
+		full := &testImage{open: func(io.Reader) io.Reader { return io.LimitReader(onesReader{}, size) }}
+
+		err := provision(t.Context(), d, newRequest(t, "full", classData(pool)), full)
+		require.ErrorContains(t, err, "ensure-image: ")
+		require.ErrorContains(t, err, "MiB free")
+		require.Equal(t, driver.KindCapacity, driver.KindOf(err))
+		require.Empty(t, files(t, dir))
+	}
+}
+
+type onesReader struct{}
+
+func (onesReader) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 1
+	}
+
+	return len(p), nil
 }
 
 func TestWhatLibvirtLacksIsNamed(t *testing.T) {

@@ -28,9 +28,6 @@ const (
 // cleanupTimeout bounds the removal of an upload that failed, which happens also when the work was cancelled.
 const cleanupTimeout = 30 * time.Second
 
-// simulatedImageSize is what an image counts as on a hypervisor that keeps no bytes.
-const simulatedImageSize = 64 << 20
-
 // image is an uploaded boot image.
 type image struct {
 	// Path is where the raw bytes are on the hypervisor's host.
@@ -113,24 +110,15 @@ func (d *Driver) uploadImage(ctx context.Context, provider string, ref imageRef,
 
 	defer func() { _ = r.Close() }()
 
-	size, err := d.upload(ctx, ref.pool, data, r, func(sent int64) {
+	if err := d.upload(ctx, ref.pool, data, r, func(sent uint64) {
 		progress(fmt.Sprintf("uploaded %d MiB of the boot image", sent>>20))
-	})
-	if errors.Is(err, errKeepsNoBytes) {
-		size, err = simulatedImageSize, nil
-	}
-
-	if err != nil {
+	}); err != nil && !errors.Is(err, errKeepsNoBytes) {
 		return image{}, err
 	}
 
 	made, err := d.volume(ctx, ref.pool, data)
 	if err != nil {
 		return image{}, err
-	}
-
-	if size == 0 || uint64(size) != made.Capacity {
-		return image{}, fmt.Errorf("upload boot image %s: libvirt has %d bytes of %d", source.Key(), made.Capacity, size)
 	}
 
 	release, err := d.lockPool(ctx, ref.pool)
@@ -192,7 +180,7 @@ func (d *Driver) createImageData(ctx context.Context, provider string, ref image
 	_, _ = rand.Read(attempt[:]) // It never fails.
 	name = ref.name + "-" + hex.EncodeToString(attempt[:]) + dataSuffix
 
-	return name, d.createVolume(ctx, ref.pool, newVolume{Name: name, Format: "raw", Capacity: simulatedImageSize})
+	return name, d.createVolume(ctx, ref.pool, newVolume{Name: name, Format: "raw", Capacity: emptyVolume})
 }
 
 // reserveImage keeps an image from being swept away before the request's disk lies on it.

@@ -187,11 +187,11 @@ func (b builder) createSeed(ctx context.Context, t driver.Task) error {
 		return err
 	}
 
-	if err := b.d.createVolume(ctx, pool, newVolume{Name: b.names.Seed, Format: "raw", Capacity: uint64(len(content))}); err != nil {
+	if err := b.d.createVolume(ctx, pool, newVolume{Name: b.names.Seed, Format: "raw", Capacity: emptyVolume}); err != nil {
 		return b.d.withFreeSpace(ctx, pool, err)
 	}
 
-	if _, err := b.d.upload(ctx, pool, b.names.Seed, bytes.NewReader(content), func(int64) {}); !errors.Is(err, errKeepsNoBytes) {
+	if err := b.d.upload(ctx, pool, b.names.Seed, bytes.NewReader(content), func(uint64) {}); !errors.Is(err, errKeepsNoBytes) {
 		return err
 	}
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -155,7 +154,7 @@ func (d *Driver) start(ctx context.Context, own *domain) error {
 		}
 
 		if err := d.change(ctx, ref, "start", (*libvirt.Domain).Create); err != nil {
-			return d.withFreeMemory(ctx, err)
+			return d.withFreeMemory(ctx, ref, err)
 		}
 	}
 
@@ -265,16 +264,25 @@ func (d *Driver) left(l *leaving) time.Duration {
 	return max(0, d.config.ShutdownTimeout-time.Since(l.since)).Round(time.Second)
 }
 
-// withFreeMemory adds to an error that says that memory ran out how much there is.
-func (d *Driver) withFreeMemory(ctx context.Context, err error) error {
+// withFreeMemory adds to an error that says that memory ran out how much is needed and how much there is.
+func (d *Driver) withFreeMemory(ctx context.Context, ref driver.Ref, err error) error {
 	if driver.KindOf(err) != driver.KindCapacity {
 		return err
 	}
 
-	free, freeErr := connection.Call(ctx, d.conn, "ask for the free memory", func(c *libvirt.Connect) (uint64, error) { return c.GetFreeMemory() })
-	if freeErr != nil {
-		return errors.Join(err)
+	text, textErr := domainCall(ctx, d, ref, "look at", func(c *libvirt.Connect, dom *libvirt.Domain) (string, error) {
+		needed, err := dom.GetMaxMemory()
+		if err != nil {
+			return "", err
+		}
+
+		free, err := c.GetFreeMemory()
+
+		return fmt.Sprintf("it needs %d MiB, the hypervisor has %d MiB free", needed>>10, free>>20), err
+	})
+	if textErr != nil {
+		return err
 	}
 
-	return driver.Capacity(fmt.Errorf("%w; the hypervisor has %d MiB free", err, free>>20))
+	return driver.Capacity(fmt.Errorf("%w; %s", err, text))
 }

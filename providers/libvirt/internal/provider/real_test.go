@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 
-	cmd := exec.Command("../../lab/private-libvirtd.sh", append([]string{dir}, os.Args...)...)
+	cmd := exec.CommandContext(context.Background(), "../../lab/private-libvirtd.sh", append([]string{dir}, os.Args...)...)
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	err = cmd.Run()
@@ -61,8 +61,18 @@ func TestMain(m *testing.M) {
 func virsh(t *testing.T, args ...string) string {
 	t.Helper()
 
-	out, err := exec.Command("virsh", append([]string{"--connect", "qemu:///system", "--quiet"}, args...)...).CombinedOutput()
-	require.NoError(t, err, "virsh %s: %s", strings.Join(args, " "), out)
+	return run(t, append([]string{"virsh", "--connect", "qemu:///system", "--quiet"}, args...)...)
+}
+
+// run runs a program, also while the test is cleaned up.
+func run(t *testing.T, args ...string) string {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	require.NoError(t, err, "%s: %s", strings.Join(args, " "), out)
 
 	return strings.TrimSpace(string(out))
 }

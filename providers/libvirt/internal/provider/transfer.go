@@ -11,6 +11,7 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/connection"
+	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
 // chunkSize is how much is sent at once; runs of zeros of that size become holes.
@@ -100,48 +101,72 @@ func (d *Driver) openStream(ctx context.Context, pool, name, what string, begin 
 	return st, nil
 }
 
-// upload fills a volume with what r gives, keeping holes, and returns how much that was.
-func (d *Driver) upload(ctx context.Context, pool, name string, r io.Reader, progress func(sent int64)) (int64, error) {
+// emptyVolume is the size of volumes that are made to be filled by upload, which sees by their size whether all has arrived.
+const emptyVolume = 1
+
+// upload fills a volume, made with the size emptyVolume, with what r gives. It keeps holes.
+func (d *Driver) upload(ctx context.Context, pool, name string, r io.Reader, progress func(sent uint64)) error {
 	what := fmt.Sprintf("upload to volume %q in storage pool %q", name, pool)
 
 	st, err := d.openStream(ctx, pool, name, what, func(v *libvirt.StorageVol, s *libvirt.Stream) error {
 		return v.Upload(s, 0, 0, libvirt.STORAGE_VOL_UPLOAD_SPARSE_STREAM)
 	})
 	if connection.Is(err, libvirt.ERR_NO_SUPPORT) {
-		return 0, errKeepsNoBytes
+		return errKeepsNoBytes
 	}
 
 	if err != nil {
-		return 0, err
+		return err
 	}
 
 	defer st.close()
 
-	var sent int64
+	var (
+		sent    uint64
+		readErr error
+	)
 
-	for {
+	for readErr == nil {
 		// Each chunk has a buffer of its own: a call that is given up may still read it.
 		chunk := make([]byte, chunkSize)
-		n, readErr := fill(r, chunk)
 
-		if n > 0 {
-			if err := connection.Do(ctx, d.conn, what, func(*libvirt.Connect) error { return st.use(send(chunk[:n])) }); err != nil {
-				return sent, err
-			}
+		var n int
 
-			sent += int64(n)
-			progress(sent)
+		if n, readErr = fill(r, chunk); n == 0 {
+			continue
 		}
 
-		switch {
-		case readErr == io.EOF: //nolint:errorlint // A wrapped EOF is a source that broke off.
-			return sent, connection.Do(ctx, d.conn, what, func(*libvirt.Connect) error {
-				return st.use(func(s *libvirt.Stream) error { return s.Finish() })
-			})
-		case readErr != nil:
-			return sent, fmt.Errorf("read what to upload to volume %q: %w", name, readErr)
+		if err := connection.Do(ctx, d.conn, what, func(*libvirt.Connect) error { return st.use(send(chunk[:n])) }); err != nil {
+			return d.withFreeSpace(ctx, pool, err)
 		}
+
+		sent += uint64(n)
+		progress(sent)
 	}
+
+	if readErr != io.EOF { //nolint:errorlint // A wrapped EOF is a source that broke off.
+		return fmt.Errorf("read what to upload to volume %q: %w", name, readErr)
+	}
+
+	if sent == 0 {
+		return fmt.Errorf("%s: there is nothing to upload", what)
+	}
+
+	if err := connection.Do(ctx, d.conn, what, func(*libvirt.Connect) error { return st.use((*libvirt.Stream).Finish) }); err != nil {
+		return d.withFreeSpace(ctx, pool, err)
+	}
+
+	// The daemon writes behind our back, and does not always say when it could not.
+	filled, err := d.volume(ctx, pool, name)
+	if err != nil {
+		return err
+	}
+
+	if filled.Capacity != sent {
+		return d.withFreeSpace(ctx, pool, driver.Capacity(fmt.Errorf("%s: it holds %d bytes of %d", what, filled.Capacity, sent)))
+	}
+
+	return nil
 }
 
 // fill reads until chunk is full. It differs from io.ReadFull in that io.EOF, and nothing else, says that the source has ended:
