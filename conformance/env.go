@@ -37,7 +37,7 @@ type env struct {
 	log     *logWriter
 	logger  *zap.Logger
 
-	ctx    context.Context //nolint:containedctx // It is the life of this world.
+	ctx    context.Context // It is the life of this world.
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 

@@ -14,7 +14,7 @@ type toyCloud struct {
 	books *ledger.Ledger
 	boot  func(ctx context.Context, g Guest)
 
-	ctx    context.Context //nolint:containedctx // It is the life of the cloud.
+	ctx    context.Context // It is the life of the cloud.
 	cancel context.CancelFunc
 	guests sync.WaitGroup
 

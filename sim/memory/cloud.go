@@ -42,7 +42,7 @@ type Options struct {
 type Cloud struct {
 	opts   Options
 	ledger *ledger.Ledger
-	ctx    context.Context //nolint:containedctx // It is the life of the cloud, not of a call.
+	ctx    context.Context // It is the life of the cloud, not of a call.
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 
@@ -63,7 +63,7 @@ func New(opts Options) *Cloud {
 
 	return &Cloud{
 		opts: opts, ledger: ledger.New(), ctx: ctx, cancel: cancel,
-		rand:    rand.New(rand.NewPCG(opts.Seed, 0)), //nolint:gosec // Repeatable is what it has to be.
+		rand:    rand.New(rand.NewPCG(opts.Seed, 0)), // Repeatable is what it has to be.
 		next:    map[string]int{},
 		images:  map[string]*Image{},
 		volumes: map[string]*Volume{},

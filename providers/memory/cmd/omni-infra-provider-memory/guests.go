@@ -31,7 +31,7 @@ func (g *guests) boot(ctx context.Context, vm cloud.VM) {
 	schematic, version := imageOf(vm.ImageURL)
 
 	machine := &talos.Machine{
-		UUID: vm.UUID, UserData: []byte(vm.UserData), Meta: disk.(*meta.Memory), //nolint:forcetypeassert // Nothing else is stored.
+		UUID: vm.UUID, UserData: []byte(vm.UserData), Meta: disk.(*meta.Memory), // Nothing else is stored.
 		TalosVersion: version, Schematic: schematic, CPUs: vm.Cores, MemoryMiB: vm.MemoryMiB, Hostname: vm.Name,
 		BootTime: g.bootTime,
 		Observe: func(s talos.Status) {
