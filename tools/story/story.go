@@ -186,6 +186,7 @@ func (t *teller) steps() []step {
 	}
 
 	return []step{
+		{"the provider tells Omni that it is there", t.awaitProvider, func([]Row) string { return "" }},
 		{"a set is requested", t.request, t.lacksRequests},
 		{"the provider makes the machines", nothing, t.lacksProvisioned},
 		{"they boot, join Omni and are matched", nothing, t.lacksUp},
@@ -223,6 +224,16 @@ func (t *teller) steps() []step {
 }
 
 func nothing(context.Context) error { return nil }
+
+// awaitProvider waits for the provider's schema, without which Omni takes no request for it.
+func (t *teller) awaitProvider(ctx context.Context) error {
+	_, err := t.Omni.WatchFor(ctx, infra.NewProviderStatus(t.Provider).Metadata(), state.WithEventTypes(state.Created, state.Updated))
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("provider %q has not registered: %w", t.Provider, context.Cause(ctx))
+	}
+
+	return err
+}
 
 func (t *teller) request(ctx context.Context) error {
 	set := omni.NewMachineRequestSet(t.Set)

@@ -33,11 +33,19 @@ func TestFailedStepSaysWhatIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 
-		err := Tell(t.Context(), Config{
+		cfg := Config{
 			Omni: newState(), Cloud: noCloud{}, Provider: "p", Machines: 2, Screen: NewScreen(&out, true), Patience: time.Minute,
-		})
-		require.EqualError(t, err, "a set is requested: 0 of 2 requested\nnothing more within 1m0s")
-		assert.Contains(t, out.String(), "[1/10] a set is requested")
+		}
+		require.EqualError(t, Tell(t.Context(), cfg),
+			`the provider tells Omni that it is there: provider "p" has not registered: nothing more within 1m0s`)
+
+		out.Reset()
+
+		cfg.Screen = NewScreen(&out, true)
+
+		require.NoError(t, cfg.Omni.Create(t.Context(), infra.NewProviderStatus("p")))
+		require.EqualError(t, Tell(t.Context(), cfg), "a set is requested: 0 of 2 requested\nnothing more within 1m0s")
+		assert.Contains(t, out.String(), "[2/11] a set is requested")
 	})
 }
 

@@ -20,7 +20,7 @@ func TestDemoTellsItsStoryAndLeavesNothing(t *testing.T) {
 	assert.Less(t, time.Since(start), 30*time.Second)
 
 	for _, want := range []string{
-		"[1/10] a set is requested", "[10/10] nothing is left in the cloud", "3 machines of provider", "calls to Omni",
+		"[2/11] a set is requested", "[11/11] nothing is left in the cloud", "3 machines of provider", "calls to Omni",
 	} {
 		assert.Contains(t, out.String(), want)
 	}
