@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -306,11 +307,15 @@ func TestRefusedMachineTriesLessAndLessOften(t *testing.T) {
 func TestUnreadableConfigHangsTheBootAndIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := omnitest.New()
-		data := "hostname: node\n"
+
+		var data atomic.Value
+
+		data.Store("hostname: node\n")
+
 		m := machine(o, func(m *talos.Machine) {
 			m.Cmdline = ""
 			m.Volume = func() (fs.FS, error) {
-				return fstest.MapFS{"user-data": {Data: []byte(data)}}, nil
+				return fstest.MapFS{"user-data": {Data: []byte(data.Load().(string))}}, nil //nolint:forcetypeassert // Only strings are stored.
 			}
 		})
 		ctx, _, _ := run(t, o, m)
@@ -321,7 +326,7 @@ func TestUnreadableConfigHangsTheBootAndIsReadAgain(t *testing.T) {
 		require.ErrorContains(t, m.Status().Err, "decode user data")
 		require.Empty(t, o.Calls())
 
-		data = joinDoc
+		data.Store(joinDoc)
 
 		omnitest.Await(ctx, t, o.Reports, "report")
 	})

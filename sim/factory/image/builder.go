@@ -202,16 +202,7 @@ func (b *Builder) publishISO(ctx context.Context, name string, parts parts, imag
 func convert(ctx context.Context, to, disk, format string) error {
 	switch format {
 	case "raw.xz":
-		plain := filepath.Join(filepath.Dir(to), "disk")
-		if err := copyFile(plain, disk); err != nil {
-			return err
-		}
-
-		if err := run(ctx, nil, "xz", "-0", "-T1", plain); err != nil {
-			return err
-		}
-
-		return os.Rename(plain+".xz", to)
+		return compress(to, disk, func(w io.Writer) (io.WriteCloser, error) { return newStoredXZ(w), nil })
 	case "qcow2":
 		return run(ctx, nil, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-o", "cluster_size=8k", disk, to)
 	case "raw.gz":

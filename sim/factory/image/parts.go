@@ -34,7 +34,7 @@ var (
 	tools       = []tool{
 		mbrCode, systemdBoot,
 		{"mformat", "mtools"}, {"mcopy", "mtools"}, {"syslinux", "syslinux"},
-		{"xz", "xz-utils"}, {"qemu-img", "qemu-utils"}, {"xorriso", "xorriso"},
+		{"qemu-img", "qemu-utils"}, {"xorriso", "xorriso"},
 	}
 )
 

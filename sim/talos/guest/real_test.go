@@ -219,6 +219,10 @@ func TestEveryFormatHoldsTheSameDisk(t *testing.T) {
 		})
 	}
 
+	t.Run("raw.xz by xz itself", func(t *testing.T) {
+		execute(t, "xz", "-t", disk(t, "raw.xz", schematic.Customization{}))
+	})
+
 	t.Run("qcow2", func(t *testing.T) {
 		execute(t, "qemu-img", "compare", raw, disk(t, "qcow2", schematic.Customization{}))
 	})
