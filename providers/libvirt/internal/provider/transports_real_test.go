@@ -5,6 +5,7 @@ package provider
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,7 +20,7 @@ func TestMachineOverTCP(t *testing.T) {
 	require.NoError(t, err)
 
 	pool, dir := newPool(t)
-	listening := append(config, "listen_tls = 0\nlisten_tcp = 1\nauth_tcp = \"none\"\nlisten_addr = \"127.0.0.1\"\ntcp_port = \"16509\"\n"...)
+	listening := slices.Concat(config, []byte("listen_tls = 0\nlisten_tcp = 1\nauth_tcp = \"none\"\nlisten_addr = \"127.0.0.1\"\ntcp_port = \"16509\"\n"))
 
 	require.NoError(t, os.WriteFile(file, listening, 0o600))
 	stopLibvirtd(t)
