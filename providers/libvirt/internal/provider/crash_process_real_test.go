@@ -59,6 +59,11 @@ func (r *reaper) killed() (what string, calls int) {
 	return r.what, r.calls
 }
 
+// changes says whether a call can change anything in libvirt.
+func changes(what string) bool {
+	return !slices.ContainsFunc([]string{"look", "list", "ask", "read", "refresh"}, func(verb string) bool { return strings.HasPrefix(what, verb) })
+}
+
 // TestKilledProviderLeavesOneMachineThenNone lets a whole provider make and remove a machine, and kills it at each call that
 // changes something in libvirt, from the image's first volume to its last. The provider that is started after it has to end
 // with exactly one machine, and then with nothing. virsh is the witness.
