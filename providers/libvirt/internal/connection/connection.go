@@ -295,7 +295,7 @@ func (c *Connection) connect(a *attempt) {
 
 	switch {
 	case err != nil:
-		a.err = classifyOpen(c.URI(), err)
+		a.err = classifyOpen(c.config.URI, c.URI(), err)
 		c.lastErr = a.err
 		pause := min(firstPause<<min(c.failures, 10), lastPause)
 		c.retryAt = time.Now().Add(pause/2 + rand.N(pause/2))

@@ -174,6 +174,14 @@ func TestClosedConnectionOpensNoMore(t *testing.T) {
 func TestPasswordInURIIsNotShown(t *testing.T) {
 	require.Equal(t, "qemu+libssh://user:xxxxx@host/system", New(Config{URI: "qemu+libssh://user:hush@host/system"}).URI())
 	require.NotContains(t, New(Config{URI: "qemu+libssh://user:hush@host:port/system"}).URI(), "hush")
+
+	const uri = "nothing://user:hush@host/"
+
+	d := &daemon{down: libvirt.Error{Code: libvirt.ERR_NO_CONNECT, Message: "no connection driver available for " + uri}}
+	c := newTest(d, Config{URI: uri})
+	err := Do(t.Context(), c, "call", nothing)
+	require.ErrorContains(t, err, "no connection driver available for nothing://user:xxxxx@host/")
+	require.NotContains(t, err.Error(), "hush")
 }
 
 func TestErrorsOfLibvirtHaveTheirKind(t *testing.T) {
@@ -229,7 +237,7 @@ func TestWhyAConnectionCannotBeOpenedIsSaid(t *testing.T) {
 		{libvirt.Error{Code: libvirt.ERR_NO_CONNECT, Message: "no"}, "check the URI"},
 		{libvirt.Error{Code: libvirt.ERR_SYSTEM_ERROR, Message: "no"}, "daemon runs"},
 	} {
-		require.ErrorContains(t, classifyOpen("qemu:///system", test.err), test.want)
+		require.ErrorContains(t, classifyOpen("qemu:///system", "qemu:///system", test.err), test.want)
 	}
 }
 

@@ -85,15 +85,17 @@ func Busy(err error) bool {
 		Is(err, libvirt.ERR_INTERNAL_ERROR, libvirt.ERR_OPERATION_INVALID) && strings.Contains(err.Error(), "asynchronous jobs running")
 }
 
-// classifyOpen says why a connection could not be opened and what to look at.
-func classifyOpen(uri string, err error) error {
-	what := fmt.Sprintf("connect to libvirt at %q", uri)
+// classifyOpen says why a connection could not be opened and what to look at. libvirt's own text may repeat the URI, with a
+// password in it; shown is the URI without.
+func classifyOpen(uri, shown string, err error) error {
+	what := fmt.Sprintf("connect to libvirt at %q", shown)
 
 	e, ok := errors.AsType[libvirt.Error](err)
 	if !ok {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 
+	e.Message = strings.ReplaceAll(e.Message, uri, shown)
 	text := &callError{what: what, err: e}
 
 	switch {

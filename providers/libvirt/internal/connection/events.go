@@ -56,7 +56,8 @@ func (c *Connection) report(e Event) {
 	}
 }
 
-// registerEvents asks for the events of all domains. A driver that has none is left without.
+// registerEvents asks for the events of all domains, as far as the driver has them. The callbacks that it returns are
+// registered, also when it fails.
 func registerEvents(conn *libvirt.Connect, report func(Event)) (callbacks []int, err error) {
 	// The UUID is part of the handle: reading it makes no call.
 	of := func(kind EventKind, d *libvirt.Domain) {
@@ -65,22 +66,24 @@ func registerEvents(conn *libvirt.Connect, report func(Event)) (callbacks []int,
 		}
 	}
 
-	lifecycle, err := conn.DomainEventLifecycleRegister(nil,
-		func(_ *libvirt.Connect, d *libvirt.Domain, _ *libvirt.DomainEventLifecycle) { of(Changed, d) })
-	if err != nil {
-		if Is(err, libvirt.ERR_NO_SUPPORT) {
-			return nil, nil
+	for _, register := range []func() (int, error){
+		func() (int, error) {
+			return conn.DomainEventLifecycleRegister(nil,
+				func(_ *libvirt.Connect, d *libvirt.Domain, _ *libvirt.DomainEventLifecycle) { of(Changed, d) })
+		},
+		func() (int, error) {
+			return conn.DomainEventRebootRegister(nil, func(_ *libvirt.Connect, d *libvirt.Domain) { of(Rebooted, d) })
+		},
+	} {
+		id, err := register()
+
+		switch {
+		case err == nil:
+			callbacks = append(callbacks, id)
+		case !Is(err, libvirt.ERR_NO_SUPPORT):
+			return callbacks, err
 		}
-
-		return nil, err
 	}
 
-	reboot, err := conn.DomainEventRebootRegister(nil, func(_ *libvirt.Connect, d *libvirt.Domain) { of(Rebooted, d) })
-	if err != nil {
-		_ = conn.DomainEventDeregister(lifecycle)
-
-		return nil, err
-	}
-
-	return []int{lifecycle, reboot}, nil
+	return callbacks, nil
 }

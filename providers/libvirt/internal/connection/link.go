@@ -73,8 +73,22 @@ func openLibvirt(uri string, report func(Event)) (*link, error) {
 	}) == nil
 
 	callbacks, err := registerEvents(conn, report)
-	if err != nil {
+
+	// Each registered callback holds the connection open.
+	closeAll := func() {
+		for _, id := range callbacks {
+			_ = conn.DomainEventDeregister(id)
+		}
+
+		if closeCallback {
+			_ = conn.UnregisterCloseCallback()
+		}
+
 		_, _ = conn.Close()
+	}
+
+	if err != nil {
+		closeAll()
 
 		return nil, err
 	}
@@ -97,17 +111,6 @@ func openLibvirt(uri string, report func(Event)) (*link, error) {
 
 			return func() { _, _ = conn.Close() }, nil
 		},
-		close: func() {
-			// Each registered callback holds the connection open.
-			for _, id := range callbacks {
-				_ = conn.DomainEventDeregister(id)
-			}
-
-			if closeCallback {
-				_ = conn.UnregisterCloseCallback()
-			}
-
-			_, _ = conn.Close()
-		},
+		close: closeAll,
 	}, nil
 }

@@ -31,18 +31,21 @@ type NetworkInterface struct {
 
 // Disk is an additional disk.
 type Disk struct {
-	Type string `json:"type" title:"Type" doc:"Bus that the disk is on." enum:"virtio,sata,scsi" default:"virtio"`
+	Type string `json:"type" title:"Type" doc:"Bus that the disk is on. A disk of type nvme is on virtio: few hypervisors emulate NVMe." enum:"virtio,sata,scsi,nvme" default:"virtio"`
 	Size uint64 `json:"size" title:"Size" doc:"Size in GiB." required:"true" min:"1" max:"65536"`
 }
 
-// The values of NetworkInterface.Type and ClassData.Firmware.
+// The values of NetworkInterface.Type and ClassData.Firmware, and those of Disk.Type that the code tells apart.
 const (
 	typeNetwork  = "network"
 	typeBridge   = "bridge"
 	typeUser     = "user"
 	firmwareUEFI = "uefi"
 	firmwareBIOS = "bios"
+	diskVirtio   = "virtio"
 	diskSATA     = "sata"
+	// diskNVMe comes from classes of the official provider.
+	diskNVMe = "nvme"
 )
 
 // Schema returns the JSON schema of the class data, which Omni shows as a form.

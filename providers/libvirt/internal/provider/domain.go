@@ -8,8 +8,9 @@ import (
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
-// domainXML describes the machine of a request to libvirt. It holds no secret, as all who may list domains can read it.
-func domainXML(req driver.Request, data ClassData, h host, m mark) (string, error) {
+// domainXML describes the machine of a request, whose volumes are at those paths by name, to libvirt. It holds no secret, as all
+// who may list domains can read it.
+func domainXML(req driver.Request, data ClassData, h host, m mark, paths map[string]string) (string, error) {
 	n := namesOf(req.Ref)
 
 	element, err := m.element()
@@ -44,7 +45,7 @@ func domainXML(req driver.Request, data ClassData, h host, m mark) (string, erro
 		OnReboot:   "restart",
 		OnCrash:    "restart",
 		Devices: &libvirtxml.DomainDeviceList{
-			Disks: disks(n, data),
+			Disks: disks(n, data, paths),
 			Controllers: []libvirtxml.DomainController{
 				{Type: "scsi", Index: new(uint), Model: "virtio-scsi"},
 			},
@@ -90,15 +91,16 @@ func domainXML(req driver.Request, data ClassData, h host, m mark) (string, erro
 
 // disks are the system disk, from which alone the machine boots, the seed, and the additional disks. The seed is on virtio-scsi,
 // which every board and every kernel for virtual machines has.
-func disks(n names, data ClassData) []libvirtxml.DomainDisk {
+//
+// They are named by their paths: for disks that are named by pool and volume, libvirt's AppArmor helper on Debian and Ubuntu does
+// not let the hypervisor open the image below an overlay.
+func disks(n names, data ClassData, paths map[string]string) []libvirtxml.DomainDisk {
 	out := []libvirtxml.DomainDisk{
-		volumeDisk(data.StoragePool, n.Root, "vda", "virtio", ""),
+		qcow2Disk(paths[n.Root], "vda", "virtio", ""),
 		{
-			Device: "cdrom",
-			Driver: &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "raw"},
-			Source: &libvirtxml.DomainDiskSource{
-				Volume: &libvirtxml.DomainDiskSourceVolume{Pool: data.StoragePool, Volume: n.Seed},
-			},
+			Device:   "cdrom",
+			Driver:   &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "raw"},
+			Source:   fileSource(paths[n.Seed]),
 			Target:   &libvirtxml.DomainDiskTarget{Dev: "sda", Bus: "scsi"},
 			ReadOnly: &libvirtxml.DomainDiskReadOnly{},
 		},
@@ -110,26 +112,30 @@ func disks(n names, data ClassData) []libvirtxml.DomainDisk {
 	next := map[string]byte{"vd": 'b', "sd": 'b'}
 
 	for i, disk := range data.AdditionalDisks {
-		prefix := "sd"
-		if disk.Type == "virtio" {
-			prefix = "vd"
+		prefix, bus := "sd", disk.Type
+		if bus == diskVirtio || bus == diskNVMe {
+			prefix, bus = "vd", diskVirtio
 		}
 
-		out = append(out, volumeDisk(data.StoragePool, n.Disk(i), prefix+string(next[prefix]), disk.Type, fmt.Sprintf("disk-%d", i+1)))
+		out = append(out, qcow2Disk(paths[n.Disk(i)], prefix+string(next[prefix]), bus, fmt.Sprintf("disk-%d", i+1)))
 		next[prefix]++
 	}
 
 	return out
 }
 
-func volumeDisk(pool, volume, dev, bus, serial string) libvirtxml.DomainDisk {
+func qcow2Disk(path, dev, bus, serial string) libvirtxml.DomainDisk {
 	return libvirtxml.DomainDisk{
 		Device: "disk",
 		Driver: &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "qcow2", Discard: "unmap"},
-		Source: &libvirtxml.DomainDiskSource{Volume: &libvirtxml.DomainDiskSourceVolume{Pool: pool, Volume: volume}},
+		Source: fileSource(path),
 		Target: &libvirtxml.DomainDiskTarget{Dev: dev, Bus: bus},
 		Serial: serial,
 	}
+}
+
+func fileSource(path string) *libvirtxml.DomainDiskSource {
+	return &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: path}}
 }
 
 func interfaces(id driver.Identity, data ClassData) []libvirtxml.DomainInterface {

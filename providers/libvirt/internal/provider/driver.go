@@ -94,7 +94,7 @@ func (d *Driver) Check(ctx context.Context) error {
 
 	for _, pool := range d.config.StoragePools {
 		if err := d.checkPool(ctx, pool); err != nil {
-			return fmt.Errorf("configured storage pool %q: %w", pool, err)
+			return fmt.Errorf("configured storage pool: %w", err)
 		}
 	}
 
@@ -122,7 +122,7 @@ func (d *Driver) Plan(ctx context.Context, req driver.Request) (driver.Plan, err
 	}
 
 	if err := d.checkPool(ctx, data.StoragePool); err != nil {
-		return driver.Plan{}, err
+		return driver.Plan{}, fmt.Errorf("storage_pool: %w", err)
 	}
 
 	for i, nic := range data.NetworkInterfaces {

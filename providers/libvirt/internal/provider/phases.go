@@ -230,7 +230,12 @@ func (b builder) defineDomain(ctx context.Context, t driver.Task) error {
 		t.Progress("the hypervisor has no KVM for " + string(b.data.Arch) + ": the machine is emulated, which is slow")
 	}
 
-	desc, err := domainXML(b.req, b.data, h, m)
+	paths, err := b.paths(ctx)
+	if err != nil {
+		return err
+	}
+
+	desc, err := domainXML(b.req, b.data, h, m, paths)
 	if err != nil {
 		return err
 	}
@@ -259,6 +264,27 @@ func (b builder) defineDomain(ctx context.Context, t driver.Task) error {
 	}
 
 	return nil
+}
+
+// paths returns where the machine's volumes are on the hypervisor's host, by their names.
+func (b builder) paths(ctx context.Context) (map[string]string, error) {
+	all := []string{b.names.Root, b.names.Seed}
+	for i := range b.data.AdditionalDisks {
+		all = append(all, b.names.Disk(i))
+	}
+
+	paths := map[string]string{}
+
+	for _, name := range all {
+		v, err := b.d.volume(ctx, b.data.StoragePool, name)
+		if err != nil {
+			return nil, err
+		}
+
+		paths[name] = v.Path
+	}
+
+	return paths, nil
 }
 
 func (b builder) startDomain(ctx context.Context, _ driver.Task) error {

@@ -75,9 +75,9 @@ func (d *Driver) checkPool(ctx context.Context, name string) error {
 	case err != nil:
 		return err
 	case got.kind == "":
-		return driver.Terminalf("storage_pool: libvirt has no pool %q; it has %s", name, list(got.others))
+		return driver.Terminalf("libvirt has no pool %q; it has %s", name, list(got.others))
 	case !slices.Contains(filePools, got.kind):
-		return driver.Terminalf("storage_pool: pool %q is of type %q; disks need one that keeps files: %s", name, got.kind, list(filePools))
+		return driver.Terminalf("pool %q is of type %q; disks need one that keeps files: %s", name, got.kind, list(filePools))
 	case !got.active:
 		return fmt.Errorf("storage pool %q is not active; start it: virsh pool-start %s", name, name)
 	default:

@@ -18,11 +18,16 @@ import (
 // askPause is how long to wait before looking again at a guest that was asked to shut down or reboot.
 const askPause = 2 * time.Second
 
+// forgetAfter is how long a guest that was asked is remembered while the library does not come back to it: it has dropped the
+// wish, and a later one is another. It is longer than any pause of the library.
+const forgetAfter = 15 * time.Minute
+
 // leaving is a guest that was asked to shut down or to reboot and has not done so yet. It is not kept across restarts of the
 // provider: then the guest is asked again and has its time again.
 type leaving struct {
-	want  string
-	since time.Time
+	want string
+	// since is when the guest was first asked, and seen when the library last asked for it.
+	since, seen time.Time
 	// rebooted is set by libvirt's event; stop ends listening for it.
 	rebooted atomic.Bool
 	stop     func()
@@ -78,6 +83,11 @@ func (d *Driver) Reboot(ctx context.Context, ref driver.Ref) error {
 		d.settle(ref)
 
 		return fmt.Errorf("reboot domain %q: it is %s", own.name, stateName(own.state))
+	}
+
+	// A guest that sleeps or was stopped hears nothing, and a reset would not make it run.
+	if err := d.wake(ctx, own); err != nil {
+		return err
 	}
 
 	l, first := d.leave(own, wantReboot)
@@ -138,13 +148,12 @@ func (d *Driver) start(ctx context.Context, own *domain) error {
 	ref := own.mark.ref()
 
 	switch own.state {
-	case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED, libvirt.DOMAIN_PMSUSPENDED:
-	case libvirt.DOMAIN_SHUTDOWN:
-		return driver.Pending(askPause, "domain %q is shutting down; it is started after that", own.name)
-	case libvirt.DOMAIN_PAUSED:
-		if err := d.change(ctx, ref, "resume", (*libvirt.Domain).Resume); err != nil {
+	case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED, libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PMSUSPENDED:
+		if err := d.wake(ctx, own); err != nil {
 			return err
 		}
+	case libvirt.DOMAIN_SHUTDOWN:
+		return driver.Pending(askPause, "domain %q is shutting down; it is started after that", own.name)
 	default:
 		if own.active() {
 			// Crashed, and kept for a look at it.
@@ -159,6 +168,18 @@ func (d *Driver) start(ctx context.Context, own *domain) error {
 	}
 
 	return d.autostart(ctx, ref, true)
+}
+
+// wake makes a guest go on that was paused or went to sleep.
+func (d *Driver) wake(ctx context.Context, own *domain) error {
+	switch own.state { //nolint:exhaustive // All others run, or do not run at all.
+	case libvirt.DOMAIN_PAUSED:
+		return d.change(ctx, own.mark.ref(), "resume", (*libvirt.Domain).Resume)
+	case libvirt.DOMAIN_PMSUSPENDED:
+		return d.change(ctx, own.mark.ref(), "wake", func(dom *libvirt.Domain) error { return dom.PMWakeup(0) })
+	default:
+		return nil
+	}
 }
 
 // autostart says whether the machine starts with its host: one that was switched off on purpose must not.
@@ -230,7 +251,11 @@ func (d *Driver) leave(own *domain, want string) (l *leaving, first bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	if l = d.leaving[ref]; l != nil && l.want == want {
+	now := time.Now()
+
+	if l = d.leaving[ref]; l != nil && l.want == want && now.Sub(l.seen) < forgetAfter {
+		l.seen = now
+
 		return l, false
 	}
 
@@ -238,7 +263,7 @@ func (d *Driver) leave(own *domain, want string) (l *leaving, first bool) {
 		l.stop()
 	}
 
-	l = &leaving{want: want, since: time.Now()}
+	l = &leaving{want: want, since: now, seen: now}
 	l.stop = d.conn.Subscribe(func(e connection.Event) {
 		if e.Kind == connection.Rebooted && strings.EqualFold(e.Domain, own.uuid) {
 			l.rebooted.Store(true)

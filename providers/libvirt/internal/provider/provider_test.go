@@ -54,17 +54,24 @@ storage_pool: fast
 network_interfaces:
   - {network_name: lab, driver: e1000e, physical_address: "52:54:00:AB:cd:ef"}
   - {type: bridge, network_name: br0}
-additional_disks: [{size: 100}, {size: 10, type: sata}, {size: 20, type: scsi}, {size: 30, type: virtio}]
+additional_disks: [{size: 100}, {size: 10, type: sata}, {size: 20, type: scsi}, {size: 30, type: virtio}, {size: 40, type: nvme}]
 `},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			data, err := classdata.Decode[ClassData](test.data)
 			require.NoError(t, err)
 
+			n := namesOf(ref)
+			paths := map[string]string{n.Root: "/pool/" + n.Root, n.Seed: "/pool/" + n.Seed}
+
+			for i := range data.AdditionalDisks {
+				paths[n.Disk(i)] = "/pool/" + n.Disk(i)
+			}
+
 			got, err := domainXML(req, data, test.host, mark{
 				Provider: "libvirt", Request: ref.RequestID, Set: req.Set, Pool: data.StoragePool, Version: "v0.1.0",
 				Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-			})
+			}, paths)
 			require.NoError(t, err)
 			golden(t, "domain-"+test.name+".xml", got+"\n")
 		})
@@ -105,6 +112,18 @@ func TestClassDataThatCannotWorkIsRefusedWithItsField(t *testing.T) {
 			require.ErrorContains(t, err, test.want)
 			require.Equal(t, driver.KindTerminal, driver.KindOf(err))
 		})
+	}
+}
+
+func TestClassesOfTheOfficialProviderAreAccepted(t *testing.T) {
+	for _, data := range []string{
+		"{cores: 2, memory: 4096, disk_size: 20, storage_pool: default}",
+		`{"cores": 1, "memory": 2048, "disk_size": 10, "storage_pool": "fast",
+		  "additional_disks": [{"type": "nvme", "size": 20}, {"type": "sata", "size": 10}],
+		  "network_interfaces": [{"driver": "virtio", "network_name": "default", "physical_address": ""}, {"driver": "e1000e", "network_name": "lab"}]}`,
+	} {
+		_, err := classdata.Decode[ClassData](data)
+		require.NoError(t, err)
 	}
 }
 
