@@ -122,6 +122,8 @@ func TestARestartLosesWhatIsInMemory(t *testing.T) {
 		events := make(chan state.Event)
 		require.NoError(t, st.WatchKind(ctx, infra.NewMachineRequestStatus("").Metadata(), events, state.WithBootstrapContents(true)))
 		require.Equal(t, "r", (<-events).Resource.Metadata().ID())
+		// The client resumes a watch by the bookmark of its last event, and what comes before Bootstrapped has none.
+		require.Equal(t, state.Bootstrapped, (<-events).Type)
 
 		began := time.Now()
 		require.NoError(t, j.omni.Restart(ctx, 10*time.Minute))

@@ -158,7 +158,7 @@ func (b *boot) configure(doing context.Context) (JoinConfig, error) {
 	}
 }
 
-// depart spends the time that a shutdown takes, unless power is cut. It returns err, the reason.
+// depart spends the time that a shutdown or a reset takes, unless power is cut. It returns err, the reason.
 func (b *boot) depart(ctx context.Context, err error) error {
 	o, ok := ordered(err)
 	if !ok {
@@ -168,7 +168,12 @@ func (b *boot) depart(ctx context.Context, err error) error {
 	b.log.Info("leaving", "stage", string(o.stage))
 	b.machine.update(func(s *Status) { s.Stage = o.stage })
 
-	if cut := sleep(ctx, b.machine.ShutdownTime); cut != nil {
+	takes := b.machine.ShutdownTime
+	if o.wipe {
+		takes += b.machine.ResetTime
+	}
+
+	if cut := sleep(ctx, takes); cut != nil {
 		return cut
 	}
 

@@ -21,6 +21,10 @@ import (
 // DefaultVersion is the Talos version of a machine that names none.
 const DefaultVersion = "v1.13.5"
 
+// DefaultResetTime is how long a reset of a machine takes that says nothing else. Talos needs that long, and more, to stop its
+// services and to wipe its disks.
+const DefaultResetTime = 10 * time.Second
+
 // Meta is where a machine keeps what outlives a boot. Keys are those of Talos' META partition; package meta implements it.
 type Meta interface {
 	Get(key uint8) (string, bool)
@@ -68,6 +72,9 @@ type Machine struct {
 
 	// BootTime passes from power on until the machine looks for its config, ShutdownTime from the order to leave until it is off.
 	BootTime, ShutdownTime time.Duration
+	// ResetTime passes besides when the machine is reset, and META is wiped at its end; zero means DefaultResetTime. A machine that
+	// is taken out of Omni is reset, and joins again when that is done unless its provider was faster.
+	ResetTime time.Duration
 
 	once   sync.Once
 	orders chan order
@@ -220,6 +227,10 @@ func (m *Machine) init() {
 
 		if m.TalosVersion == "" {
 			m.TalosVersion = DefaultVersion
+		}
+
+		if m.ResetTime == 0 {
+			m.ResetTime = DefaultResetTime
 		}
 	})
 }

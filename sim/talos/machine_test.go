@@ -253,7 +253,10 @@ func TestResetWipesMetaAndBootsAgain(t *testing.T) {
 		o.Commands <- talosapi.Message{Command: talosapi.CommandReset}
 
 		require.Equal(t, talosapi.StageResetting, omnitest.Await(ctx, t, o.Reports, "goodbye").Stage)
+		began := time.Now()
+
 		omnitest.Await(ctx, t, o.Reports, "report after the reset")
+		require.Equal(t, talos.DefaultResetTime, time.Since(began), "a provider has that long to remove the machine before it joins again")
 
 		calls := o.Calls()
 		require.Equal(t, "unique", calls[0].GetNodeUniqueToken())

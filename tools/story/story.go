@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
@@ -219,7 +220,7 @@ func (t *teller) steps() []step {
 		{"one vanishes from the cloud and is replaced", choose(2, t.vanish), replaced},
 		{"one is removed from Omni and is replaced", choose(0, t.unlink), replaced},
 		{"the set is deleted", t.delete, t.lacksNothing},
-		{"nothing is left in the cloud", t.awaitEmptyCloud, func([]Row) string { return "" }},
+		{"nothing is left in the cloud, nor in Omni", t.awaitNothing, func([]Row) string { return "" }},
 	}
 }
 
@@ -271,19 +272,40 @@ func (t *teller) delete(ctx context.Context) error {
 	return t.Omni.TeardownAndDestroy(ctx, omni.NewMachineRequestSet(t.Set).Metadata())
 }
 
-func (t *teller) awaitEmptyCloud(ctx context.Context) error {
+func (t *teller) awaitNothing(ctx context.Context) error {
 	for {
-		names, err := t.Cloud.Machines(ctx)
-		if err == nil && len(names) == 0 {
+		left, err := t.left(ctx)
+		if err == nil && len(left) == 0 {
 			return nil
 		}
 
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("left: %s", strings.Join(names, ", ")), err)
+			return errors.Join(fmt.Errorf("left: %s", strings.Join(left, ", ")), err)
 		}
 	}
+}
+
+// left returns the machines in the cloud, and the provider's links in Omni: a machine that joined once more when its request
+// had gone already would leave one for ever.
+func (t *teller) left(ctx context.Context) ([]string, error) {
+	left, err := t.Cloud.Machines(ctx)
+	if err != nil {
+		return left, err
+	}
+
+	links, err := safe.StateListAll[*siderolink.Link](ctx, t.Omni,
+		state.WithLabelQuery(resource.LabelEqual(omni.LabelInfraProviderID, t.Provider)))
+	if err != nil {
+		return left, err
+	}
+
+	for link := range links.All() {
+		left = append(left, "link "+link.Metadata().ID())
+	}
+
+	return left, nil
 }
 
 func (t *teller) lacksRequests(rows []Row) string {

@@ -15,6 +15,7 @@ import (
 	"github.com/siderolabs/omni/client/api/omni/specs"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -56,6 +57,18 @@ func TestConfigNeedsItsParts(t *testing.T) {
 	require.ErrorContains(t, Tell(t.Context(), Config{
 		Omni: newState(), Cloud: noCloud{}, Provider: "p", Screen: NewScreen(&bytes.Buffer{}, true), Machines: -1,
 	}), "at least one")
+}
+
+func TestLinkThatIsLeftIsFound(t *testing.T) {
+	t.Parallel()
+
+	st := newState()
+	require.NoError(t, st.Create(t.Context(), labelled(siderolink.NewLink("ours", nil), omni.LabelInfraProviderID, "p")))
+	require.NoError(t, st.Create(t.Context(), labelled(siderolink.NewLink("theirs", nil), omni.LabelInfraProviderID, "q")))
+
+	left, err := (&teller{Config: Config{Omni: st, Cloud: noCloud{}, Provider: "p"}}).left(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"link ours"}, left)
 }
 
 func TestWorldFollowsAMachine(t *testing.T) {

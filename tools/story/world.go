@@ -1,6 +1,7 @@
 package story
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,11 +86,15 @@ type world struct {
 	mu       sync.Mutex
 	broken   error
 	changed  chan struct{}
+	now      []Row
+	order    []string // of the set's requests, those that were requested first first
 	requests map[string]*infra.MachineRequest
 	statuses map[string]*infra.MachineRequestStatus
 	machines map[string]*omni.Machine
 	observed map[string]*infra.MachineStatus
 	drops    map[string]int
+	// byRequest has the machines by the requests that they are matched with.
+	byRequest map[string]*omni.Machine
 }
 
 // watchWorld starts the watches and returns once each has sent what there is. After ctx has ended, stop waits for them.
@@ -101,6 +106,8 @@ func watchWorld(ctx context.Context, st state.State, set string, onChange func([
 		machines: map[string]*omni.Machine{},
 		observed: map[string]*infra.MachineStatus{},
 		drops:    map[string]int{},
+
+		byRequest: map[string]*omni.Machine{},
 	}
 
 	var wg sync.WaitGroup
@@ -144,12 +151,18 @@ func (w *world) apply(event state.Event) {
 	case state.Created, state.Updated, state.Destroyed:
 		switch res := event.Resource.(type) {
 		case *infra.MachineRequest:
+			_, known := w.requests[res.Metadata().ID()]
 			keep(w.requests, res, gone)
+
+			if gone || !known {
+				w.sortLocked()
+			}
 		case *infra.MachineRequestStatus:
 			keep(w.statuses, res, gone)
 		case *omni.Machine:
 			w.countDrop(res)
 			keep(w.machines, res, gone)
+			w.matchLocked(res, gone)
 		case *infra.MachineStatus:
 			keep(w.observed, res, gone)
 		}
@@ -157,7 +170,8 @@ func (w *world) apply(event state.Event) {
 		return
 	}
 
-	w.onChange(w.rowsLocked())
+	w.now = w.rowsLocked()
+	w.onChange(w.now)
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
@@ -178,37 +192,44 @@ func keep[T resource.Resource](all map[string]T, res T, gone bool) {
 	}
 }
 
+// rows returns the set's machines. They are not to be changed.
 func (w *world) rows() []Row {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	return w.rowsLocked()
+	return w.now
 }
 
-// rowsLocked returns the set's machines, those that were requested first first.
-func (w *world) rowsLocked() []Row {
-	byRequest := map[string]*omni.Machine{}
+func (w *world) matchLocked(m *omni.Machine, gone bool) {
+	request, ok := m.Metadata().Labels().Get(omni.LabelMachineRequest)
 
-	for _, m := range w.machines {
-		if id, ok := m.Metadata().Labels().Get(omni.LabelMachineRequest); ok {
-			byRequest[id] = m
-		}
+	switch {
+	case !ok:
+	case !gone:
+		w.byRequest[request] = m
+	case w.byRequest[request] != nil && w.byRequest[request].Metadata().ID() == m.Metadata().ID():
+		delete(w.byRequest, request)
 	}
+}
 
+func (w *world) sortLocked() {
 	requests := slices.SortedFunc(maps.Values(w.requests), func(a, b *infra.MachineRequest) int {
-		if d := a.Metadata().Created().Compare(b.Metadata().Created()); d != 0 {
-			return d
-		}
-
-		return strings.Compare(a.Metadata().ID(), b.Metadata().ID())
+		return cmp.Or(a.Metadata().Created().Compare(b.Metadata().Created()), cmp.Compare(a.Metadata().ID(), b.Metadata().ID()))
 	})
 
-	var rows []Row
+	w.order = w.order[:0]
 
 	for _, request := range requests {
 		if set, _ := request.Metadata().Labels().Get(omni.LabelMachineRequestSet); set == w.set {
-			rows = append(rows, w.rowLocked(request, byRequest[request.Metadata().ID()]))
+			w.order = append(w.order, request.Metadata().ID())
 		}
+	}
+}
+
+func (w *world) rowsLocked() []Row {
+	rows := make([]Row, 0, len(w.order))
+	for _, id := range w.order {
+		rows = append(rows, w.rowLocked(w.requests[id], w.byRequest[id]))
 	}
 
 	return rows
@@ -250,7 +271,7 @@ func (w *world) rowLocked(request *infra.MachineRequest, machine *omni.Machine) 
 func (w *world) await(ctx context.Context, lacks func([]Row) string) error {
 	for {
 		w.mu.Lock()
-		missing, broken, changed := lacks(w.rowsLocked()), w.broken, w.changed
+		missing, broken, changed := lacks(w.now), w.broken, w.changed
 		w.mu.Unlock()
 
 		if missing == "" || broken != nil {

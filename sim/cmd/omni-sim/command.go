@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -80,6 +81,9 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 	flags.StringVar(&s.joinTokensMode, "join-tokens-mode", string(omni.JoinTokensStrict),
 		"which machines may join by the age of their Talos: the `mode` strict, legacyAllowed or legacy")
 	flags.IntVar(&s.maxMachines, "max-machines", 0, "how `many` machines may be registered; 0 means any number")
+	flags.DurationVar(&s.peerPoll, "peer-poll", 0, "how `often` Omni looks whether machines are connected (default that of the real one, 30s)")
+	flags.DurationVar(&s.peerDown, "peer-down", 0, "how `long` after the end of its tunnel a machine is taken for disconnected\n"+
+		"(default that of the real one, 4m35s)")
 	flags.StringArrayVar(&s.defects, "defect", nil, "known `defect` of the real Omni to have, "+
 		strings.Join(defectNames(), " or ")+";\nmay be given several times")
 
@@ -208,6 +212,12 @@ func (s settings) options() (omni.Options, error) {
 		set(&opts.Defects)
 	}
 
+	for flag, period := range map[string]time.Duration{"--peer-poll": s.peerPoll, "--peer-down": s.peerDown} {
+		if period < 0 {
+			return opts, fmt.Errorf("%s %s: want a time that is not negative", flag, period)
+		}
+	}
+
 	if s.machineURL != "" {
 		if _, err := parseURL("--machine-url", s.machineURL, "grpc", "https"); err != nil {
 			return opts, err
@@ -228,14 +238,8 @@ func (s settings) options() (omni.Options, error) {
 
 func parseURL(flag, value string, schemes ...string) (*url.URL, error) {
 	u, err := url.Parse(value)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-
-	for _, scheme := range schemes {
-		if u.Scheme == scheme && u.Host != "" {
-			return u, nil
-		}
+	if err == nil && u.Host != "" && slices.Contains(schemes, u.Scheme) {
+		return u, nil
 	}
 
 	return nil, fmt.Errorf("%s %q: want %s://HOST:PORT", flag, value, strings.Join(schemes, " or "))
