@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
 // call runs one call with its deadline. The error says what took too long, not just that something did.
@@ -26,9 +28,9 @@ func call[T any](ctx context.Context, timeout time.Duration, what string, f func
 }
 
 // ask is call for the driver's methods: a panic becomes an error, so that the bug of one is seen in a request's status and
-// stops no other request.
+// stops no other request. A cloud that asks to be left alone is left alone by everybody.
 func ask[T any](ctx context.Context, p *Provider, timeout time.Duration, what string, f func(context.Context) (T, error)) (T, error) {
-	return call(ctx, timeout, what, func(ctx context.Context) (v T, err error) {
+	v, err := call(ctx, timeout, what, func(ctx context.Context) (v T, err error) {
 		defer func() {
 			if r := recover(); r != nil {
 				p.log.Error("panic in the driver", zap.String("call", what), zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
@@ -38,6 +40,12 @@ func ask[T any](ctx context.Context, p *Provider, timeout time.Duration, what st
 
 		return f(ctx)
 	})
+
+	if driver.KindOf(err) == driver.KindThrottled {
+		p.gate.close(max(driver.PauseOf(err), transientPause.first))
+	}
+
+	return v, err
 }
 
 // do is ask for what returns nothing but an error.

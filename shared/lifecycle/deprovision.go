@@ -30,16 +30,7 @@ func (p *Provider) deprovision(ctx context.Context, request *infra.MachineReques
 		return nil
 	}
 
-	released, err := p.release(ctx, id)
-	if err != nil || !released {
-		return err
-	}
-
-	if err := p.removeMachine(ctx, id); err != nil {
-		return err
-	}
-
-	if gone, err := remove(ctx, p, p.records, newRecord(p.cfg.ID, id).Metadata()); err != nil || !gone {
+	if done, err := p.takeAway(ctx, id); err != nil || !done {
 		return err
 	}
 
@@ -53,15 +44,62 @@ func (p *Provider) deprovision(ctx context.Context, request *infra.MachineReques
 	return nil
 }
 
-// release gives up what Omni was told of the machine; false says that Omni still holds on to it, and an event will follow.
-func (p *Provider) release(ctx context.Context, id string) (bool, error) {
-	patches := p.patches.all(func(r *infra.ConfigPatchRequest) bool {
+// orphaned takes away what is left of a request that is gone without its finalizer: that was taken off by force, or the answer
+// to a write was lost.
+func (p *Provider) orphaned(ctx context.Context, id string) error {
+	// What ends a machine has to be Omni's own word.
+	_, ok, err := fetch(ctx, p, p.requests, infra.NewMachineRequest(id).Metadata())
+	if err != nil {
+		return fmt.Errorf("see whether machine request %q is gone: %w", id, err)
+	}
+
+	if ok {
+		return errChanged
+	}
+
+	done, err := p.takeAway(ctx, id)
+	if done {
+		p.log.Info("machine removed, its request was gone", zap.String("request", id))
+	}
+
+	return err
+}
+
+// leftOver reports whether Omni still holds something that was written for the request.
+func (p *Provider) leftOver(id string) bool {
+	_, status := p.statuses.get(id)
+	_, rec := p.records.get(id)
+
+	return status || rec || len(p.patchesOf(id)) > 0
+}
+
+// takeAway removes everything of a request but the request; false says that somebody still holds on to a part, and an event
+// will follow.
+func (p *Provider) takeAway(ctx context.Context, id string) (bool, error) {
+	if released, err := p.release(ctx, id); err != nil || !released {
+		return false, err
+	}
+
+	if err := p.removeMachine(ctx, id); err != nil {
+		return false, err
+	}
+
+	gone, err := remove(ctx, p, p.records, newRecord(p.cfg.ID, id).Metadata())
+
+	return gone, wrap(err, "remove the record of %q", id)
+}
+
+func (p *Provider) patchesOf(id string) []*infra.ConfigPatchRequest {
+	return p.patches.all(func(r *infra.ConfigPatchRequest) bool {
 		of, _ := r.Metadata().Labels().Get(omni.LabelMachineRequest)
 
 		return of == id
 	})
+}
 
-	for _, patch := range patches {
+// release gives up what Omni was told of the machine; false says that Omni still holds on to it, and an event will follow.
+func (p *Provider) release(ctx context.Context, id string) (bool, error) {
+	for _, patch := range p.patchesOf(id) {
 		if gone, err := remove(ctx, p, p.patches, patch.Metadata()); err != nil || !gone {
 			return false, wrap(err, "remove config patch request %q", patch.Metadata().ID())
 		}
@@ -91,8 +129,13 @@ func (p *Provider) removeMachine(ctx context.Context, id string) error {
 
 		return of == id
 	}) {
-		if _, err := remove(ctx, p, p.observed, status.Metadata()); err != nil {
+		gone, err := remove(ctx, p, p.observed, status.Metadata())
+		if err != nil {
 			return fmt.Errorf("remove infra machine status %q: %w", status.Metadata().ID(), err)
+		}
+
+		if !gone {
+			return driver.Pending(pendingPause, "infra machine status %q is held by %v", status.Metadata().ID(), *status.Metadata().Finalizers())
 		}
 	}
 
@@ -100,12 +143,24 @@ func (p *Provider) removeMachine(ctx context.Context, id string) error {
 }
 
 // vanished begins the end of a machine that is no longer in the cloud. Omni has no signal for that; tearing the request's
-// status down makes it let go of the machine and, for a set, replace it.
+// status down makes it let go of the machine and, for a set, replace it. Everything else follows from the status that is torn
+// down, so that a crash in between changes nothing.
 func (p *Provider) vanished(ctx context.Context, request *infra.MachineRequest, status *infra.MachineRequestStatus) error {
 	id := request.Metadata().ID()
-	uuid := status.TypedSpec().Value.Id
 
-	if len(p.joined(id)) == 0 {
+	// A list can lag behind. The cloud is asked for this one machine before Omni is told.
+	machine, err := p.find(ctx, id)
+
+	switch {
+	case err == nil && !machine.Incomplete:
+		p.looks.saw(id, machine)
+
+		return nil
+	case err != nil && !driver.IsNotFound(err):
+		return p.powerFailed(ctx, request, fmt.Errorf("find machine: %w", err))
+	}
+
+	if rec, ok := p.records.get(id); len(p.joined(id)) == 0 && (!ok || rec.spec.Joined == "") {
 		// Omni does not know the machine yet: it is made again, and the request stays.
 		p.looks.forget(id)
 
@@ -117,38 +172,48 @@ func (p *Provider) vanished(ctx context.Context, request *infra.MachineRequest, 
 			return err
 		}
 
-		return p.provision(ctx, request)
+		return driver.Pending(time.Millisecond, "the machine of %q is made again", id)
 	}
 
-	text := fmt.Sprintf("machine %s vanished from the cloud: two complete looks did not find it. If it was a node of a cluster, Omni waits for the node; "+
-		"to let it go, run: omnictl delete link %s", uuid, uuid)
+	p.log.Warn("machine vanished", zap.String("request", id), zap.String("uuid", status.TypedSpec().Value.Id))
 
-	if _, ok := request.Metadata().Labels().Get(omni.LabelMachineRequestSet); !ok {
-		if err := p.markLost(ctx, id, text); err != nil {
-			return err
+	_, err = tearDown(ctx, p, p.statuses, status)
+
+	return wrap(err, "tear down the status of machine request %q", id)
+}
+
+// replaceGrace is how long Omni is given to tear down a request whose machine vanished. It does so within a second for a
+// machine of a set that it knew.
+const replaceGrace = 10 * time.Second
+
+// letGo finishes what vanished began, for a request that Omni still wants: once Omni has let go it removes what is left in the
+// cloud, then the status. A later turn makes a new machine, or says why not.
+func (p *Provider) letGo(ctx context.Context, request *infra.MachineRequest, status *infra.MachineRequestStatus) error {
+	id := request.Metadata().ID()
+	uuid := status.TypedSpec().Value.Id
+	_, ofSet := request.Metadata().Labels().Get(omni.LabelMachineRequestSet)
+
+	if rec, ok := p.records.get(id); !ok || rec.spec.Lost == "" {
+		if !status.Metadata().Finalizers().Empty() {
+			_, err := ensure(ctx, p, p.statuses, status, func(s *infra.MachineRequestStatus) {
+				s.TypedSpec().Value.Stage = specs.MachineRequestStatusSpec_FAILED
+				s.TypedSpec().Value.Status = "Machine vanished"
+				s.TypedSpec().Value.Error = fmt.Sprintf("machine %s vanished from the cloud: two complete looks did not find it. If it was a node of a cluster, "+
+					"Omni waits for the node; to let it go, run: omnictl delete link %s", uuid, uuid)
+			})
+			if err != nil {
+				return wrap(err, "show in Omni that the machine of %q vanished", id)
+			}
+		}
+
+		if !ofSet {
+			if err := p.markLost(ctx, request, fmt.Sprintf("machine %s vanished from the cloud", uuid)); err != nil {
+				return err
+			}
 		}
 	}
 
-	if _, err := ensure(ctx, p, p.statuses, status, func(s *infra.MachineRequestStatus) {
-		s.TypedSpec().Value.Stage = specs.MachineRequestStatusSpec_FAILED
-		s.TypedSpec().Value.Status, s.TypedSpec().Value.Error = "Machine vanished", text
-	}); err != nil {
-		return err
-	}
-
-	p.log.Warn("machine vanished", zap.String("request", id), zap.String("uuid", uuid))
-
-	_, err := remove(ctx, p, p.statuses, status.Metadata())
-
-	return err
-}
-
-// letGo finishes what vanished began, for a request that Omni still wants: it removes what is left in the cloud, then the
-// status. The next turn makes a new machine, or says why not.
-func (p *Provider) letGo(ctx context.Context, request *infra.MachineRequest) error {
-	id := request.Metadata().ID()
-
-	if status, ok := p.statuses.get(id); ok && !status.Metadata().Finalizers().Empty() {
+	if !status.Metadata().Finalizers().Empty() {
 		return nil
 	}
 
@@ -160,6 +225,11 @@ func (p *Provider) letGo(ctx context.Context, request *infra.MachineRequest) err
 
 	if released, err := p.release(ctx, id); err != nil || !released {
 		return err
+	}
+
+	if ofSet {
+		// Omni replaces the request as well; a machine that is made before that would be made to be removed.
+		return driver.Pending(replaceGrace, "the machine of %q is gone", id)
 	}
 
 	return driver.Pending(time.Millisecond, "the machine of %q is gone", id)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,16 +13,22 @@ import (
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
 // heartbeat tells Omni that the provider lives, and what is wrong: a cloud out of reach, machines that cannot be removed.
 func (p *Provider) heartbeat(ctx context.Context) {
 	var last *infra.ProviderHealthStatus
 
+	// A check that hangs does not put the next report off: Omni would take the provider for dead.
+	ticker := time.NewTicker(p.cfg.HeartbeatInterval)
+	defer ticker.Stop()
+
 	for ctx.Err() == nil {
 		trouble := ""
 		if err := p.Healthy(ctx); err != nil {
-			trouble = err.Error()
+			trouble = plain(err.Error())
 		}
 
 		if ctx.Err() != nil {
@@ -35,7 +40,10 @@ func (p *Provider) heartbeat(ctx context.Context) {
 			p.log.Warn("health is not reported", zap.Error(err))
 		}
 
-		sleep(ctx, p.cfg.HeartbeatInterval)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -88,49 +96,59 @@ func (p *Provider) beat(ctx context.Context, last *infra.ProviderHealthStatus, t
 	})
 }
 
-// Healthy returns what is wrong with the provider now, or nil. It asks the cloud.
+// Healthy returns what is wrong with the provider now, or nil. It asks the cloud, unless that asks to be left alone: then the
+// last answer holds.
 func (p *Provider) Healthy(ctx context.Context) error {
-	limit := min(p.cfg.CallTimeout, p.cfg.HeartbeatInterval)
+	if p.gate.closedFor() <= 0 {
+		err := do(ctx, p, min(p.cfg.CallTimeout, p.cfg.HeartbeatInterval), "checking the cloud", p.cfg.Driver.Check)
+		if ctx.Err() == nil {
+			p.checked.Store(&err)
+			p.cfg.Metrics.checked(err)
+		}
+	}
 
-	err := do(ctx, p, limit, "checking the cloud", p.cfg.Driver.Check)
-
-	p.cfg.Metrics.checked(err)
-
-	if err != nil {
-		return err
+	if err := p.checked.Load(); err != nil && *err != nil {
+		return *err
 	}
 
 	return p.stuck.err()
 }
 
-// troubles are the teardowns that fail. Omni has no place for them in a request, whose status is gone by then.
+// stuckAfter is how long a cloud may be at work on a removal before that is a trouble.
+const stuckAfter = 10 * time.Minute
+
+// troubles are the teardowns that do not come to an end. Omni has no place for them in a request, whose status is gone by then.
 type troubles struct {
 	mu    sync.Mutex
-	since map[string]time.Time
-	errs  map[string]error
+	items map[string]trouble
+}
+
+type trouble struct {
+	since time.Time
+	err   error
 }
 
 func (t *troubles) set(id string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	if t.errs == nil {
-		t.errs, t.since = map[string]error{}, map[string]time.Time{}
+	if t.items == nil {
+		t.items = map[string]trouble{}
 	}
 
-	if _, ok := t.errs[id]; !ok {
-		t.since[id] = time.Now()
+	since := time.Now()
+	if before, ok := t.items[id]; ok {
+		since = before.since
 	}
 
-	t.errs[id] = err
+	t.items[id] = trouble{since: since, err: err}
 }
 
 func (t *troubles) clear(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	delete(t.errs, id)
-	delete(t.since, id)
+	delete(t.items, id)
 }
 
 // err sums the troubles up in one line; it names the oldest.
@@ -138,13 +156,22 @@ func (t *troubles) err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	if len(t.errs) == 0 {
+	var ids []string
+
+	for id, item := range t.items {
+		if driver.KindOf(item.err) != driver.KindPending || time.Since(item.since) >= stuckAfter {
+			ids = append(ids, id)
+		}
+	}
+
+	if len(ids) == 0 {
 		return nil
 	}
 
-	oldest := slices.MinFunc(slices.Collect(maps.Keys(t.errs)), func(a, b string) int {
-		return cmp.Or(t.since[a].Compare(t.since[b]), cmp.Compare(a, b))
+	oldest := slices.MinFunc(ids, func(a, b string) int {
+		return cmp.Or(t.items[a].since.Compare(t.items[b].since), cmp.Compare(a, b))
 	})
 
-	return fmt.Errorf("%d machines cannot be removed, %q for %s: %w", len(t.errs), oldest, time.Since(t.since[oldest]).Round(time.Second), t.errs[oldest])
+	return fmt.Errorf("machines that cannot be removed: %d; %q for %s: %w",
+		len(ids), oldest, time.Since(t.items[oldest].since).Round(time.Second), t.items[oldest].err)
 }

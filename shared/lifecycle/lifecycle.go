@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/siderolabs/omni/client/api/omni/specs"
 	"github.com/siderolabs/omni/client/pkg/omni/resources"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
@@ -42,7 +44,8 @@ type Config struct {
 	// Metrics may be nil.
 	Metrics *Metrics
 
-	// Provisions and Removals are how many requests are worked on at once in each lane; 8 each by default.
+	// Provisions is how many machines are made at once, Removals how many other requests are worked on besides: teardowns, power
+	// and the care of machines that run. 8 each by default.
 	Provisions, Removals int
 	// CallTimeout limits each call of the driver but phases and each call to Omni; a minute by default.
 	CallTimeout time.Duration
@@ -77,6 +80,8 @@ type Provider struct {
 	queue *queue
 	gate  gate
 	stuck troubles
+	// checked is the last answer to whether the cloud can be reached.
+	checked atomic.Pointer[error]
 
 	requests      *mirror[*infra.MachineRequest]
 	statuses      *mirror[*infra.MachineRequestStatus]
@@ -183,9 +188,14 @@ func (p *Provider) Run(ctx context.Context, st state.State) error {
 		p.queue.add(request.Metadata().ID())
 	}
 
+	// A request may have gone while no provider was there.
+	for _, rec := range p.records.all(nil) {
+		p.queue.add(rec.Metadata().ID())
+	}
+
 	wg.Go(func() { p.observe(ctx) })
 
-	p.queue.run(ctx, [lanes]int{provisionLane: p.cfg.Provisions, removeLane: p.cfg.Removals})
+	p.queue.run(ctx, [lanes]int{provisionLane: p.cfg.Provisions, promptLane: p.cfg.Removals})
 
 	return nil
 }
@@ -212,7 +222,8 @@ func (p *Provider) mirrors() {
 		func(before, after *infra.Machine) { p.wakeByUUID(idOf(before, after)) })
 	p.observed = newMirror(resources.InfraProviderNamespace, infra.InfraMachineStatusType,
 		func(r *infra.MachineStatus) bool { return own(r) }, func(_, _ *infra.MachineStatus) {})
-	p.records = newMirror(recordNamespace(p.cfg.ID), recordType(p.cfg.ID), nil, func(_, _ *record) {})
+	p.records = newMirror(recordNamespace(p.cfg.ID), recordType(p.cfg.ID), nil,
+		func(before, after *record) { p.queue.add(idOf(before, after)) })
 	p.records.decode = decodeRecord
 }
 
@@ -252,16 +263,25 @@ func wakeByLabel[T resource.Resource](p *Provider, md func(T) *resource.Metadata
 
 func (p *Provider) wakeByUUID(uuid string) {
 	for _, status := range p.statuses.all(func(s *infra.MachineRequestStatus) bool { return s.TypedSpec().Value.Id == uuid }) {
-		p.queue.add(status.Metadata().ID())
+		p.queue.hurry(status.Metadata().ID())
 	}
 }
 
 func (p *Provider) laneOf(id string) lane {
-	if request, ok := p.requests.get(id); ok && request.Metadata().Phase() == resource.PhaseTearingDown {
-		return removeLane
+	request, ok := p.requests.get(id)
+	if !ok || request.Metadata().Phase() == resource.PhaseTearingDown {
+		return promptLane
+	}
+
+	if status, ok := p.statuses.get(id); ok && (status.Metadata().Phase() == resource.PhaseTearingDown || isProvisioned(status)) {
+		return promptLane
 	}
 
 	return provisionLane
+}
+
+func isProvisioned(status *infra.MachineRequestStatus) bool {
+	return status.TypedSpec().Value.Stage == specs.MachineRequestStatusSpec_PROVISIONED
 }
 
 func (p *Provider) ref(id string) driver.Ref { return driver.Ref{ProviderID: p.cfg.ID, RequestID: id} }

@@ -64,37 +64,46 @@ func (p *Provider) watchLone(ctx context.Context, request *infra.MachineRequest,
 		return driver.Pending(loneGrace-since, "the machine of %q is not registered with Omni any more", id)
 	}
 
-	if err := p.markLost(ctx, id, fmt.Sprintf("machine %s was removed from Omni", rec.spec.Joined)); err != nil {
+	if err := p.markLost(ctx, request, fmt.Sprintf("machine %s was removed from Omni", rec.spec.Joined)); err != nil {
 		return err
 	}
 
 	return driver.Pending(time.Millisecond, "the machine of %q was removed from Omni", id)
 }
 
-func (p *Provider) markLost(ctx context.Context, id, why string) error {
-	_, err := ensure(ctx, p, p.records, newRecord(p.cfg.ID, id), func(r *record) { r.spec.Lost, r.spec.Joined = why, "" })
+// markLost records that a request has lost its machine. What the annotation asked for before that is no wish for a new one.
+func (p *Provider) markLost(ctx context.Context, request *infra.MachineRequest, why string) error {
+	id := request.Metadata().ID()
+
+	_, err := ensure(ctx, p, p.records, newRecord(p.cfg.ID, id), func(r *record) {
+		r.spec.Lost, r.spec.Joined, r.spec.Replaced = why, "", request.Metadata().Annotations().Raw()[ReplaceAnnotation]
+	})
 
 	return wrap(err, "record the loss of the machine of %q in Omni", id)
 }
 
-// lost keeps a request without a machine until the operator asks for a new one; then it returns true.
-func (p *Provider) lost(ctx context.Context, request *infra.MachineRequest, rec *record) (bool, error) {
+// lost keeps a request without a machine until the operator asks for a new one.
+func (p *Provider) lost(ctx context.Context, request *infra.MachineRequest, rec *record) error {
 	id := request.Metadata().ID()
 
 	if err := p.removeMachine(ctx, id); err != nil {
-		return false, err
+		return err
 	}
 
 	if want := request.Metadata().Annotations().Raw()[ReplaceAnnotation]; want != "" && want != rec.spec.Replaced {
 		if released, err := p.release(ctx, id); err != nil || !released {
-			return false, err
+			return err
 		}
 
-		_, err := ensure(ctx, p, p.records, rec, func(r *record) { r.spec.Lost, r.spec.Replaced, r.spec.UUID, r.spec.Names = "", want, "", nil })
+		if _, err := ensure(ctx, p, p.records, rec, func(r *record) {
+			r.spec.Lost, r.spec.Replaced, r.spec.UUID, r.spec.Names = "", want, "", nil
+		}); err != nil {
+			return wrap(err, "record the wish for a new machine of %q in Omni", id)
+		}
 
 		p.looks.forget(id)
 
-		return err == nil, err
+		return driver.Pending(time.Millisecond, "a new machine of %q is made", id)
 	}
 
 	_, err := ensure(ctx, p, p.statuses, infra.NewMachineRequestStatus(id), func(s *infra.MachineRequestStatus) {
@@ -106,5 +115,5 @@ func (p *Provider) lost(ctx context.Context, request *infra.MachineRequest, rec 
 		spec.Error = fmt.Sprintf("%s. For a new one, set the annotation %s of machine request %q to a new value, or delete the request", rec.spec.Lost, ReplaceAnnotation, id)
 	})
 
-	return false, err
+	return wrap(err, "show in Omni that %q has no machine", id)
 }

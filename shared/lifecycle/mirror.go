@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,7 +26,7 @@ type mirror[T resource.Resource] struct {
 
 	mu     sync.RWMutex
 	items  map[resource.ID]T
-	gone   map[resource.ID]resource.Version // destroyed by us, the watch has yet to say so
+	gone   map[resource.ID]time.Time // when what we destroyed had been created; the watch has yet to say that it is gone
 	filled chan struct{}
 	once   sync.Once
 }
@@ -45,7 +46,7 @@ func newMirror[T resource.Resource](namespace resource.Namespace, kind resource.
 		},
 		changed: changed,
 		items:   map[resource.ID]T{},
-		gone:    map[resource.ID]resource.Version{},
+		gone:    map[resource.ID]time.Time{},
 		filled:  make(chan struct{}),
 	}
 }
@@ -95,13 +96,17 @@ func (m *mirror[T]) drop(id resource.ID) {
 	defer m.mu.Unlock()
 
 	if cur, ok := m.items[id]; ok {
-		m.gone[id] = cur.Metadata().Version()
+		m.gone[id] = cur.Metadata().Created()
 		delete(m.items, id)
 	}
 }
 
+// newer orders copies of a resource, those of one that was destroyed and made again included.
 func newer(a, b resource.Resource) bool {
-	return a.Metadata().Created().Equal(b.Metadata().Created()) && a.Metadata().Version().Value() > b.Metadata().Version().Value()
+	return cmp.Or(
+		a.Metadata().Created().Compare(b.Metadata().Created()),
+		cmp.Compare(a.Metadata().Version().Value(), b.Metadata().Version().Value()),
+	) > 0
 }
 
 // awaitFilled returns once the first full look is done.
@@ -219,20 +224,8 @@ func (m *mirror[T]) apply(event state.Event, look map[resource.ID]T) error {
 		return nil
 	}
 
-	stale := had && !newer(res, before)
-
-	if version, destroyed := m.gone[id]; destroyed {
-		if res.Metadata().Version().Value() <= version.Value() && event.Type == state.Updated {
-			stale = true
-		} else {
-			delete(m.gone, id)
-		}
-	}
-
-	// What a recreated resource brings is always news, whatever its version.
-	if had && !before.Metadata().Created().Equal(res.Metadata().Created()) {
-		stale = false
-	}
+	destroyed, isGone := m.gone[id]
+	stale := had && !newer(res, before) || isGone && !res.Metadata().Created().After(destroyed)
 
 	if !stale {
 		m.items[id] = res
@@ -252,7 +245,21 @@ func (m *mirror[T]) replace(look map[resource.ID]T) {
 	m.mu.Lock()
 	before := m.items
 	m.items = look
-	clear(m.gone)
+
+	// What was written or destroyed while the look was taken is newer than the look.
+	for id, destroyed := range m.gone {
+		if res, ok := look[id]; ok && !res.Metadata().Created().After(destroyed) {
+			delete(look, id)
+		} else {
+			delete(m.gone, id)
+		}
+	}
+
+	for id, res := range look {
+		if cur, ok := before[id]; ok && newer(cur, res) {
+			look[id] = cur
+		}
+	}
 
 	ids := make([]resource.ID, 0, len(before)+len(look))
 	for id := range before {

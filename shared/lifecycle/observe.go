@@ -2,13 +2,13 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
 	"time"
 
 	"github.com/cosi-project/runtime/pkg/resource"
-	"github.com/siderolabs/omni/client/api/omni/specs"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"go.uber.org/zap"
 
@@ -37,7 +37,7 @@ func (p *Provider) observe(ctx context.Context) {
 		wg.Go(func() { p.watchCloud(ctx, watcher, poke) })
 	}
 
-	pause := secondLook
+	pause, took := secondLook, time.Duration(0)
 
 	for ctx.Err() == nil {
 		select {
@@ -45,15 +45,21 @@ func (p *Provider) observe(ctx context.Context) {
 			return
 		case <-time.After(pause):
 		case <-poke:
-			sleep(ctx, settleTime)
+			// A cloud where something always happens is looked at half of the time at most.
+			sleep(ctx, max(settleTime, took))
 		}
 
+		sleep(ctx, p.gate.closedFor())
+
 		pause = p.cfg.PollInterval
+		started := time.Now()
 
 		missed, err := p.look(ctx)
 		if err != nil && ctx.Err() == nil {
 			p.log.Warn("cloud is not seen", zap.Error(err))
 		}
+
+		took = time.Since(started)
 
 		if missed {
 			pause = secondLook
@@ -79,7 +85,9 @@ func (p *Provider) watchCloud(ctx context.Context, watcher driver.Watcher, poke 
 			return
 		}
 
-		p.log.Warn("events of the cloud were cut off", zap.Error(err))
+		if !errors.Is(err, context.DeadlineExceeded) {
+			p.log.Warn("events of the cloud were cut off", zap.Error(err))
+		}
 
 		// What happened meanwhile is only seen by a full look.
 		look(driver.Ref{})
@@ -96,7 +104,7 @@ func (p *Provider) watchCloud(ctx context.Context, watcher driver.Watcher, poke 
 func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 	// What was provisioned before the look began has to be in it.
 	provisioned := p.statuses.all(func(s *infra.MachineRequestStatus) bool {
-		return s.TypedSpec().Value.Stage == specs.MachineRequestStatusSpec_PROVISIONED && s.Metadata().Phase() == resource.PhaseRunning
+		return isProvisioned(s) && s.Metadata().Phase() == resource.PhaseRunning
 	})
 
 	list, err := ask(ctx, p, p.cfg.CallTimeout, "listing the cloud's machines", func(ctx context.Context) ([]driver.Machine, error) {
@@ -117,6 +125,11 @@ func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 	for _, status := range provisioned {
 		id := status.Metadata().ID()
 
+		// Nor does it say anything about a machine that was given up meanwhile.
+		if now, ok := p.statuses.get(id); !ok || !isProvisioned(now) || now.Metadata().Phase() != resource.PhaseRunning {
+			continue
+		}
+
 		// A machine that this library did not make carries no mark that the driver could see.
 		if rec, ok := p.records.get(id); !ok || rec.spec.Version == 0 {
 			continue
@@ -129,12 +142,15 @@ func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 			if p.looks.saw(id, machine) {
 				p.queue.add(id)
 			}
-		case p.looks.missed(id):
-			missed = true
-
-			p.queue.hurry(id)
 		default:
-			missed = true
+			switch misses := p.looks.missed(id); {
+			case misses < looksForAbsence:
+				missed = true
+			case misses == looksForAbsence:
+				p.queue.hurry(id)
+			default:
+				p.queue.add(id)
+			}
 		}
 	}
 
@@ -149,8 +165,8 @@ type looks struct {
 	absent map[string]time.Time
 }
 
-// missed notes that a complete look did not find the machine, and reports whether that makes it vanished.
-func (l *looks) missed(id string) bool {
+// missed notes that a complete look did not find the machine, and returns how many did not in a row.
+func (l *looks) missed(id string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -160,7 +176,7 @@ func (l *looks) missed(id string) bool {
 
 	l.misses[id]++
 
-	return l.misses[id] >= looksForAbsence
+	return l.misses[id]
 }
 
 // saw notes how a look found the machine, and reports whether that is news.

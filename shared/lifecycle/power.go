@@ -48,7 +48,7 @@ func (p *Provider) provisioned(ctx context.Context, request *infra.MachineReques
 
 	if machine, ok := p.looks.machine(id); ok {
 		rec, _ := p.records.get(id)
-		if err := p.report(ctx, uuid, machine, rec); err != nil {
+		if err := p.report(ctx, id, uuid, machine, rec); err != nil {
 			return err
 		}
 	}
@@ -142,7 +142,7 @@ func (p *Provider) power(ctx context.Context, request *infra.MachineRequest, uui
 
 	p.looks.saw(id, machine)
 
-	if err := p.report(ctx, uuid, machine, rec); err != nil {
+	if err := p.report(ctx, id, uuid, machine, rec); err != nil {
 		return err
 	}
 
@@ -197,15 +197,10 @@ func (p *Provider) reboot(ctx context.Context, switcher driver.PowerSwitch, rec 
 }
 
 // report writes what was observed of a joined machine. Only the turns of its request do so, or the report could outlive it.
-func (p *Provider) report(ctx context.Context, uuid string, machine driver.Machine, rec *record) error {
-	rebootID := ""
-	if rec != nil && rec.spec.RebootDone {
-		rebootID = rec.spec.RebootID
-	}
-
+func (p *Provider) report(ctx context.Context, id, uuid string, machine driver.Machine, rec *record) error {
 	_, err := ensure(ctx, p, p.observed, infra.NewMachineStatus(uuid), func(s *infra.MachineStatus) {
 		s.Metadata().Labels().Set(omni.LabelInfraProviderID, p.cfg.ID)
-		s.Metadata().Annotations().Set(requestAnnotation, machine.RequestID)
+		s.Metadata().Annotations().Set(requestAnnotation, id)
 
 		for key, value := range machine.Labels {
 			s.Metadata().Labels().Set(key, value)
@@ -222,8 +217,8 @@ func (p *Provider) report(ctx context.Context, uuid string, machine driver.Machi
 			spec.PowerState = specs.InfraMachineStatusSpec_POWER_STATE_UNKNOWN
 		}
 
-		if rebootID != spec.LastRebootId {
-			spec.LastRebootId, spec.LastRebootTimestamp = rebootID, timestamppb.Now()
+		if rec != nil && rec.spec.RebootDone && rec.spec.RebootID != spec.LastRebootId {
+			spec.LastRebootId, spec.LastRebootTimestamp = rec.spec.RebootID, timestamppb.Now()
 		}
 	})
 
@@ -241,7 +236,7 @@ func (p *Provider) powerFailed(ctx context.Context, request *infra.MachineReques
 		case err == nil:
 			s.TypedSpec().Value.Error = ""
 		case driver.KindOf(err) != driver.KindPending:
-			s.TypedSpec().Value.Error = err.Error()
+			s.TypedSpec().Value.Error = plain(err.Error())
 		}
 	}); writeErr != nil {
 		return fmt.Errorf("show a power error in Omni: %w", writeErr)

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -26,16 +27,14 @@ func (p *Provider) running(ctx context.Context, request *infra.MachineRequest) e
 
 	status, ok := p.statuses.get(id)
 	if ok && status.Metadata().Phase() == resource.PhaseTearingDown {
-		return p.letGo(ctx, request)
+		return p.letGo(ctx, request, status)
 	}
 
 	if rec, ok := p.records.get(id); ok && rec.spec.Lost != "" {
-		if again, err := p.lost(ctx, request, rec); !again || err != nil {
-			return err
-		}
+		return p.lost(ctx, request, rec)
 	}
 
-	if ok && status.TypedSpec().Value.Stage == specs.MachineRequestStatusSpec_PROVISIONED {
+	if ok && isProvisioned(status) {
 		return p.provisioned(ctx, request, status)
 	}
 
@@ -132,6 +131,10 @@ func (p *Provider) finish(ctx context.Context, request *infra.MachineRequest, pl
 		return p.provisionFailed(ctx, request, "check machine", driver.Terminal(err))
 	}
 
+	if machine.Incomplete {
+		return p.provisionFailed(ctx, request, "check machine", fmt.Errorf("the cloud holds only parts of machine %q (state %q)", machine.ID, machine.State))
+	}
+
 	if machine.Power == driver.PowerOff {
 		return p.provisionFailed(ctx, request, "check machine", fmt.Errorf("machine %q is off after it was started (state %q)", machine.ID, machine.State))
 	}
@@ -183,7 +186,7 @@ func machineUUID(planned, found string) (string, error) {
 	return uuid, nil
 }
 
-// provisionFailed shows the error in the request's status, where it stays until the step that failed succeeds.
+// provisionFailed shows the error in the request's status, where it stays until the machine is provisioned.
 func (p *Provider) provisionFailed(ctx context.Context, request *infra.MachineRequest, step string, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -202,7 +205,7 @@ func (p *Provider) provisionFailed(ctx context.Context, request *infra.MachineRe
 		spec.Stage = specs.MachineRequestStatusSpec_PROVISIONING
 
 		if kind == driver.KindPending {
-			spec.Status, spec.Error = fmt.Sprintf("%s: %s", step, err), ""
+			spec.Status = plain(fmt.Sprintf("%s: %s", step, err))
 
 			return
 		}
@@ -212,7 +215,7 @@ func (p *Provider) provisionFailed(ctx context.Context, request *infra.MachineRe
 		}
 
 		spec.Status = step
-		spec.Error = fmt.Sprintf("%s: %s", step, err)
+		spec.Error = plain(fmt.Sprintf("%s: %s", step, err))
 
 		if failures := p.failures(id) + 1; failures > 1 {
 			spec.Error += fmt.Sprintf(" (tried %d times)", failures)
@@ -229,17 +232,17 @@ func (p *Provider) provisionFailed(ctx context.Context, request *infra.MachineRe
 // name alone, whoever's they are.
 func (p *Provider) writePatches(ctx context.Context, id string, patches map[string]string) error {
 	for name, data := range patches {
+		var encodeErr error
+
 		if _, err := ensure(ctx, p, p.patches, infra.NewConfigPatchRequest(name+"-"+p.cfg.ID+"-"+id), func(r *infra.ConfigPatchRequest) {
 			r.Metadata().Labels().Set(omni.LabelInfraProviderID, p.cfg.ID)
 			r.Metadata().Labels().Set(omni.LabelMachineRequest, id)
 
 			if current, err := r.TypedSpec().Value.GetUncompressedData(); err != nil || string(current.Data()) != data {
-				if err := r.TypedSpec().Value.SetUncompressedData([]byte(data)); err != nil {
-					p.log.Error("config patch is not set", zap.String("request", id), zap.String("patch", name), zap.Error(err))
-				}
+				encodeErr = r.TypedSpec().Value.SetUncompressedData([]byte(data))
 			}
-		}); err != nil {
-			return fmt.Errorf("write config patch %q: %w", name, err)
+		}); err != nil || encodeErr != nil {
+			return fmt.Errorf("write config patch %q: %w", name, cmp.Or(err, encodeErr))
 		}
 	}
 
@@ -257,6 +260,18 @@ func requestOf(ref driver.Ref, request *infra.MachineRequest) driver.Request {
 		TalosVersion: "v" + strings.TrimPrefix(spec.TalosVersion, "v"),
 		ClassData:    spec.ProviderData,
 	}
+}
+
+// mostText bounds a text in a status.
+const mostText = 4 << 10
+
+// plain makes a foreign text fit for a status: an encoding that Omni refuses would hide the error for good.
+func plain(text string) string {
+	if len(text) > mostText {
+		text = text[:mostText] + "…"
+	}
+
+	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
 func copyLabels(to, from resource.Resource) {

@@ -11,8 +11,10 @@ import (
 type lane int
 
 const (
+	// provisionLane is for turns that may take hours, with an image to import.
 	provisionLane lane = iota
-	removeLane
+	// promptLane is for everything else: teardown, power, what was observed.
+	promptLane
 	lanes
 )
 
@@ -44,6 +46,7 @@ type item struct {
 	queued    bool
 	running   bool
 	again     bool
+	hurried   bool // asked for at once while it was running
 	cancel    context.CancelFunc
 	timer     *time.Timer
 	notBefore time.Time
@@ -85,6 +88,7 @@ func (q *queue) ask(key string, now bool) {
 	switch {
 	case it.running:
 		it.again = true
+		it.hurried = it.hurried || now
 
 		if to != it.lane {
 			it.cancel()
@@ -181,7 +185,7 @@ func (q *queue) turn(ctx context.Context, l lane) bool {
 	it := q.items[key]
 
 	turn, cancel := context.WithCancel(ctx)
-	it.queued, it.running, it.again, it.cancel = false, true, false, cancel
+	it.queued, it.running, it.again, it.hurried, it.cancel = false, true, false, false, cancel
 	q.mu.Unlock()
 
 	res := q.work(turn, key)
@@ -193,16 +197,14 @@ func (q *queue) turn(ctx context.Context, l lane) bool {
 
 	it.running, it.cancel = false, nil
 
-	moved := q.laneOf(key) != l
-
 	it.notBefore = time.Time{}
-	if res.hold && !moved {
+	if res.hold && !it.hurried {
 		it.notBefore = time.Now().Add(res.after)
 	}
 
 	switch {
 	case q.ended:
-	case it.again || moved:
+	case it.again || q.laneOf(key) != l:
 		q.schedule(key, it, 0)
 	case res.after > 0:
 		q.schedule(key, it, res.after)

@@ -27,7 +27,7 @@ var (
 // reconcile takes one turn of a request.
 func (p *Provider) reconcile(ctx context.Context, id string) result {
 	request, ok := p.requests.get(id)
-	if !ok {
+	if !ok && !p.leftOver(id) {
 		p.forget(id)
 
 		return result{}
@@ -37,18 +37,18 @@ func (p *Provider) reconcile(ctx context.Context, id string) result {
 		return result{after: wait, hold: true}
 	}
 
-	if request.Metadata().Phase() == resource.PhaseTearingDown {
-		return p.settle(ctx, request, p.deprovision(ctx, request))
+	switch {
+	case !ok:
+		return p.settle(ctx, id, true, p.orphaned(ctx, id))
+	case request.Metadata().Phase() == resource.PhaseTearingDown:
+		return p.settle(ctx, id, true, p.deprovision(ctx, request))
+	default:
+		return p.settle(ctx, id, false, p.running(ctx, request))
 	}
-
-	return p.settle(ctx, request, p.running(ctx, request))
 }
 
 // settle decides when the request is looked at again.
-func (p *Provider) settle(ctx context.Context, request *infra.MachineRequest, err error) result {
-	id := request.Metadata().ID()
-	tearing := request.Metadata().Phase() == resource.PhaseTearingDown
-
+func (p *Provider) settle(ctx context.Context, id string, removing bool, err error) result {
 	if err == nil {
 		p.attempt(id, true)
 		p.stuck.clear(id)
@@ -68,17 +68,21 @@ func (p *Provider) settle(ctx context.Context, request *infra.MachineRequest, er
 		after := driver.PauseOf(err)
 		setDefault(&after, pendingPause)
 
+		if removing {
+			p.stuck.set(id, err)
+		}
+
 		return result{after: after, hold: true}
 	}
 
 	after := p.pause(err, p.attempt(id, false))
-	p.log.Warn("request is tried again", zap.String("request", id), zap.Bool("removing", tearing), zap.Error(err), zap.Duration("in", after))
+	p.log.Warn("request is tried again", zap.String("request", id), zap.Bool("removing", removing), zap.Error(err), zap.Duration("in", after))
 
 	if kind == driver.KindThrottled {
 		p.gate.close(after)
 	}
 
-	if tearing {
+	if removing {
 		p.stuck.set(id, err)
 	}
 
@@ -135,6 +139,7 @@ func (p *Provider) addFinalizer(ctx context.Context, request *infra.MachineReque
 	return p.finalizer(ctx, request, func(next *infra.MachineRequest) bool { return next.Metadata().Finalizers().Add(p.owner) })
 }
 
+// removeFinalizer lets the request go. One that is gone already changed on the way, and its next turn finds nothing to do.
 func (p *Provider) removeFinalizer(ctx context.Context, request *infra.MachineRequest) error {
 	_, err := p.finalizer(ctx, request, func(next *infra.MachineRequest) bool { return next.Metadata().Finalizers().Remove(p.owner) })
 
@@ -167,11 +172,7 @@ func (p *Provider) finalizer(ctx context.Context, request *infra.MachineRequest,
 			return nil, err
 		}
 
-		if !ok {
-			return request, nil
-		}
-
-		if fresh.Metadata().Phase() != request.Metadata().Phase() {
+		if !ok || fresh.Metadata().Phase() != request.Metadata().Phase() {
 			return nil, errChanged
 		}
 
@@ -180,7 +181,7 @@ func (p *Provider) finalizer(ctx context.Context, request *infra.MachineRequest,
 }
 
 // errChanged ends a turn whose request has changed under it; the change brings the next turn.
-var errChanged = &driver.Error{Kind: driver.KindPending, Err: errors.New("the request has changed")}
+var errChanged = &driver.Error{Kind: driver.KindPending, After: time.Millisecond, Err: errors.New("the request has changed")}
 
 // gate holds every turn back while the cloud asks to be left alone.
 type gate struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/siderolabs/protoenc"
 )
 
-// recordVersion is the version of the stored form. A record of a newer version is never written over.
+// recordVersion is the version of the stored form.
 const recordVersion = 1
 
 // recordSpec is what the library keeps of a machine, in the provider's own namespace in Omni. It is written before the first

@@ -98,7 +98,7 @@ func (r *reporter) show(ctx context.Context, index int) {
 	r.mu.Unlock()
 
 	_, err := ensure(ctx, r.p, r.p.statuses, infra.NewMachineRequestStatus(r.request.Metadata().ID()), func(s *infra.MachineRequestStatus) {
-		s.TypedSpec().Value.Status = text
+		s.TypedSpec().Value.Status = plain(text)
 	})
 	if err != nil && ctx.Err() == nil {
 		r.p.log.Warn("progress is not shown", zap.String("request", r.request.Metadata().ID()), zap.Error(err))

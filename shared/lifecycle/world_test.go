@@ -34,13 +34,16 @@ type cloud struct {
 	mu       sync.Mutex
 	machines map[string]driver.Machine
 	calls    []string
+	// lists and checks count the calls that belong to no machine; blind makes List miss every machine.
+	lists, checks int
+	blind         bool
 
 	// plan, ensure and remove stand in for the method when they are not nil.
 	plan   func(driver.Request) error
 	ensure func(ctx context.Context, t driver.Task) error
 	remove func() error
 	list   func() error
-	check  func() error
+	check  func(context.Context) error
 }
 
 func (c *cloud) note(format string, args ...any) {
@@ -135,6 +138,12 @@ func (c *cloud) List(context.Context, string) ([]driver.Machine, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
+	c.lists++
+
+	if c.blind {
+		return nil, nil
+	}
+
 	return slices.Collect(maps.Values(c.machines)), nil
 }
 
@@ -152,9 +161,13 @@ func (c *cloud) Remove(_ context.Context, ref driver.Ref) (bool, error) {
 	return true, nil
 }
 
-func (c *cloud) Check(context.Context) error {
+func (c *cloud) Check(ctx context.Context) error {
+	c.mu.Lock()
+	c.checks++
+	c.mu.Unlock()
+
 	if c.check != nil {
-		return c.check()
+		return c.check(ctx)
 	}
 
 	return nil
@@ -191,6 +204,14 @@ type world struct {
 	cloud *cloud
 	stop  func()
 	fault func(verb string, kind resource.Type) error
+	// lag is how late the provider is told of each change; hidden drops what a full look says of a kind.
+	lag    time.Duration
+	hidden resource.Type
+
+	mu    sync.Mutex
+	calls []string
+	// wireFault fails writes of the provider before they reach Omni.
+	wireFault func() error
 }
 
 // run runs f in a bubble with a running provider, and checks that the provider ends in seconds and leaves no goroutine.
@@ -233,7 +254,7 @@ func (w *world) start() {
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan error, 1)
 
-	go func() { done <- provider.Run(ctx, w.st) }()
+	go func() { done <- provider.Run(ctx, &wire{State: w.st, world: w}) }()
 
 	w.stop = func() {
 		asked := time.Now()
@@ -303,42 +324,4 @@ func (w *world) finalizers(id string) []string {
 func (w *world) wait(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
-}
-
-// faulty lets a test fail calls to the state.
-type faulty struct {
-	state.CoreState
-	world *world
-}
-
-func (f *faulty) fail(verb string, kind resource.Type) error {
-	if f.world.fault == nil {
-		return nil
-	}
-
-	return f.world.fault(verb, kind)
-}
-
-func (f *faulty) Create(ctx context.Context, r resource.Resource, o ...state.CreateOption) error {
-	if err := f.fail("create", r.Metadata().Type()); err != nil {
-		return err
-	}
-
-	return f.CoreState.Create(ctx, r, o...)
-}
-
-func (f *faulty) Update(ctx context.Context, r resource.Resource, o ...state.UpdateOption) error {
-	if err := f.fail("update", r.Metadata().Type()); err != nil {
-		return err
-	}
-
-	return f.CoreState.Update(ctx, r, o...)
-}
-
-func (f *faulty) Destroy(ctx context.Context, r resource.Pointer, o ...state.DestroyOption) error {
-	if err := f.fail("destroy", r.Type()); err != nil {
-		return err
-	}
-
-	return f.CoreState.Destroy(ctx, r, o...)
 }

@@ -99,9 +99,7 @@ func remove[T resource.Resource](ctx context.Context, p *Provider, m *mirror[T],
 			return true, nil
 		}
 
-		ready, err := call(ctx, p.cfg.CallTimeout, "writing to Omni", func(ctx context.Context) (bool, error) {
-			return p.st.Teardown(ctx, ptr, state.WithTeardownOwner(owner))
-		})
+		ready, err := tearDown(ctx, p, m, cur)
 		if state.IsNotFoundError(err) {
 			m.drop(ptr.ID())
 
@@ -127,6 +125,23 @@ func remove[T resource.Resource](ctx context.Context, p *Provider, m *mirror[T],
 	}
 
 	return false, err
+}
+
+// tearDown asks everybody to let go of a resource of ours; true says that nobody holds it. The copy in the mirror is torn down
+// as well, so that no turn acts on the old one.
+func tearDown[T resource.Resource](ctx context.Context, p *Provider, m *mirror[T], cur T) (bool, error) {
+	ready, err := call(ctx, p.cfg.CallTimeout, "writing to Omni", func(ctx context.Context) (bool, error) {
+		return p.st.Teardown(ctx, cur.Metadata(), state.WithTeardownOwner(cur.Metadata().Owner()))
+	})
+	if err != nil {
+		return false, err
+	}
+
+	torn := cur.DeepCopy().(T) //nolint:forcetypeassert,errcheck // a copy of a T
+	torn.Metadata().SetPhase(resource.PhaseTearingDown)
+	m.put(torn)
+
+	return ready, nil
 }
 
 func (p *Provider) destroy(ctx context.Context, ptr resource.Pointer, owner string) error {
