@@ -107,6 +107,9 @@ func (s *site) start(intercept func(p *process, what string, next func() error) 
 		_ = engine.Run(ctx, c.Omni().State())
 	}()
 
+	// A test that fails leaves it running.
+	s.t.Cleanup(p.end)
+
 	return p
 }
 
