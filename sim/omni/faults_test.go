@@ -132,6 +132,8 @@ func TestARestartLosesWhatIsInMemory(t *testing.T) {
 		_, err = stream.Recv()
 		require.Error(t, err)
 
+		time.Sleep(3 * time.Minute) // the client's pause, as its watch has tried to connect all the while
+
 		_, err = st.Get(ctx, infra.NewProviderHealthStatus("second").Metadata())
 		assert.True(t, state.IsNotFoundError(err), "health is gone: %v", err)
 		require.NotNil(t, j.link("u"))

@@ -208,6 +208,8 @@ func New(opts Options) (*Omni, error) {
 		restarts:    make(chan restart),
 	}
 	o.tunnels = newTunnels(o.state)
+	o.api.open()
+	o.machine.open()
 
 	ctx := context.Background()
 

@@ -61,8 +61,8 @@ func (p *port) serve(ctx context.Context, server *grpc.Server) error {
 	return err
 }
 
-// accept lets the connections of l in until l is closed, and then ends them.
-func (p *port) accept(l net.Listener) error {
+// accept lets the connections of l in until l is closed, and then ends them. One that waits for a server waits no longer than ctx.
+func (p *port) accept(ctx context.Context, l net.Listener) error {
 	defer p.end(func(c *portConn) bool { return c.from == l })
 
 	for {
@@ -71,11 +71,11 @@ func (p *port) accept(l net.Listener) error {
 			return err
 		}
 
-		p.deliver(conn, l)
+		p.deliver(ctx, conn, l)
 	}
 }
 
-func (p *port) deliver(conn net.Conn, from net.Listener) {
+func (p *port) deliver(ctx context.Context, conn net.Conn, from net.Listener) {
 	p.mu.Lock()
 
 	if p.server == nil || p.cut {
@@ -93,6 +93,8 @@ func (p *port) deliver(conn net.Conn, from net.Listener) {
 	select {
 	case server.conns <- c:
 	case <-server.done:
+		_ = c.Close()
+	case <-ctx.Done():
 		_ = c.Close()
 	}
 }

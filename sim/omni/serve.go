@@ -42,9 +42,6 @@ func (o *Omni) Run(ctx context.Context) error {
 
 	eg, ctx := errgroup.WithContext(ctx)
 
-	o.api.open()
-	o.machine.open()
-
 	eg.Go(func() error { return o.accept(ctx, o.api, o.apiPipe) })
 	eg.Go(func() error { return o.accept(ctx, o.machine, o.machinePipe) })
 	eg.Go(func() error { return o.live(ctx) })
@@ -57,8 +54,8 @@ func (o *Omni) Run(ctx context.Context) error {
 }
 
 // Serve lets clients in through api and machines through machine until ctx ends, closes both with their connections and
-// returns nil then. The listeners carry HTTP/2 without TLS; see TLS for one with. Run has to run as well: connections are
-// refused while it does not.
+// returns nil then. The listeners carry HTTP/2 without TLS; see TLS for one with. Run has to run as well: connections
+// wait until it does, and are refused when it has ended.
 func (o *Omni) Serve(ctx context.Context, api, machine net.Listener) error {
 	eg, ctx := errgroup.WithContext(ctx)
 
@@ -76,7 +73,7 @@ func (o *Omni) accept(ctx context.Context, p *port, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 
-	if err := p.accept(l); ctx.Err() == nil {
+	if err := p.accept(ctx, l); ctx.Err() == nil {
 		return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 	}
 

@@ -70,6 +70,49 @@ func TestSocketsOutliveARestart(t *testing.T) {
 	assert.Error(t, getVersion(within(t, time.Minute), c), "the sockets are closed")
 }
 
+// TestConnectionsWaitForRun serves an Omni that does not run yet, and one that never does.
+func TestConnectionsWaitForRun(t *testing.T) {
+	for name, runs := range map[string]bool{"runs later": true, "never runs": false} {
+		t.Run(name, func(t *testing.T) {
+			o, err := sim.New(sim.Options{})
+			require.NoError(t, err)
+
+			api := listen(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 2)
+
+			go func() { ended <- o.Serve(ctx, api, listen(t)) }()
+
+			c, err := client.New("http://"+api.Addr().String(), client.WithServiceAccount(o.AdminKey()))
+			require.NoError(t, err)
+
+			defer c.Close() //nolint:errcheck // only a test's
+
+			answer := make(chan error, 1)
+
+			go func() { answer <- getVersion(ctx, c) }()
+
+			// The connection is there before Run is.
+			time.Sleep(50 * time.Millisecond)
+
+			if runs {
+				go func() { ended <- o.Run(ctx) }()
+
+				require.NoError(t, <-answer)
+			}
+
+			cancel()
+			require.NoError(t, <-ended)
+
+			if runs {
+				require.NoError(t, <-ended)
+			} else {
+				require.Error(t, <-answer)
+			}
+		})
+	}
+}
+
 func TestAnOmniRunsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := start(t, sim.Options{})

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/resource/meta"
 	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
 	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
@@ -44,12 +46,26 @@ func newState() state.State {
 	return state.WrapCore(namespaced.NewState(func(ns resource.Namespace) state.CoreState { return build(ns) }))
 }
 
+// definitions are those of all resources. To derive the names of a kind takes many regular expressions, so it is done once.
+var definitions = sync.OnceValues(func() ([]*meta.ResourceDefinition, error) {
+	var all []*meta.ResourceDefinition
+
+	for _, r := range append([]meta.ResourceWithRD{&meta.ResourceDefinition{}, &meta.Namespace{}}, registered.Resources...) {
+		definition, err := meta.NewResourceDefinition(r.ResourceDefinition())
+		if err != nil {
+			return nil, err
+		}
+
+		all = append(all, definition)
+	}
+
+	return all, nil
+})
+
 // register makes the namespaces and resource definitions known, which is how clients learn what this Omni can do.
 func register(ctx context.Context, st state.State) error {
 	namespaces := registry.NewNamespaceRegistry(st)
-	definitions := registry.NewResourceRegistry(st)
-
-	errs := []error{namespaces.RegisterDefault(ctx), definitions.RegisterDefault(ctx)}
+	errs := []error{namespaces.RegisterDefault(ctx)}
 
 	for _, ns := range []resource.Namespace{
 		resources.DefaultNamespace,
@@ -63,8 +79,11 @@ func register(ctx context.Context, st state.State) error {
 		errs = append(errs, namespaces.Register(ctx, ns, ""))
 	}
 
-	for _, r := range registered.Resources {
-		errs = append(errs, definitions.Register(ctx, r))
+	all, err := definitions()
+	errs = append(errs, err)
+
+	for _, definition := range all {
+		errs = append(errs, st.Create(ctx, definition.DeepCopy(), state.WithCreateOwner(meta.Owner)))
 	}
 
 	return errors.Join(errs...)

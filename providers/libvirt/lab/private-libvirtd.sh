@@ -13,7 +13,7 @@ fail() { echo "private-libvirtd.sh: $*" >&2; exit 2; }
 [ $# -ge 2 ] || fail "usage: private-libvirtd.sh DIR CMD..."
 [ "$(id -u)" = 0 ] || fail "must be run as root: it makes namespaces and mounts"
 
-for program in libvirtd virsh qemu-img qemu-system-x86_64 dnsmasq iptables unshare ip; do
+for program in libvirtd virsh qemu-img qemu-system-x86_64 dnsmasq iptables unshare setsid ip; do
 	PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null ||
 		fail "$program is missing; on Debian and Ubuntu: apt-get install --no-install-recommends" \
 			"libvirt0 libvirt-daemon libvirt-clients qemu-system-x86 qemu-utils ovmf dnsmasq-base iptables iproute2"
@@ -57,7 +57,8 @@ exec unshare --mount --net --pid --fork --kill-child --mount-proc --propagation 
 	mount -t sysfs sysfs /sys 2>/dev/null || true # shows the interfaces of this namespace
 	ip link set lo up
 	rm -rf /run/libvirt/*
-	libvirtd -p /run/libvirt/libvirtd.pid &
+	# In a session of its own, so that Ctrl-C on the terminal is for CMD alone.
+	setsid libvirtd -p /run/libvirt/libvirtd.pid &
 	for _ in $(seq 300); do
 		if virsh -c qemu:///system version >/dev/null 2>&1; then up=1; break; fi
 		sleep 0.1

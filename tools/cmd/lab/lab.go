@@ -194,15 +194,20 @@ func (l *lab) pause(ctx context.Context, screen *story.Screen) error {
 		return err
 	}
 
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+
 	screen.Note(`
 The lab is open, until Ctrl-C. In another shell, as root:
 
   virsh -c 'qemu+unix:///system?socket=%[1]s/run/libvirt-sock' list --all
-  nsenter --target %[2]s --net --mount          # a shell beside libvirtd, Omni (http://%[3]s) and the factory (http://%[4]s)
-  . %[5]s                 # then omnictl works: go run ./tools/cmd/omnictl get machinerequests
+  nsenter --target $(pgrep -P %[2]s) --net --mount --pid --wd=%[7]s   # a shell beside libvirtd, Omni (http://%[3]s) and the factory (http://%[4]s)
+  . %[5]s   # in that shell; then omnictl works: go run ./tools/cmd/omnictl get machinerequests
   tail -f %[6]s
 
-`, l.dir.libvirt(), pid, api, factory, l.dir.path("omni", "admin.env"), l.dir.log("*"))
+`, l.dir.libvirt(), pid, api, factory, l.dir.path("omni", "admin.env"), l.dir.log("*"), root)
 
 	interrupt := make(chan os.Signal, 1)
 	signal.Notify(interrupt, os.Interrupt)

@@ -48,13 +48,18 @@ func outside(cfg config) (err error) {
 	dir := layout(temp)
 
 	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%w\nThe logs are in %s", err, dir)
+		if err == nil {
+			err = os.RemoveAll(string(dir))
 
 			return
 		}
 
-		err = os.RemoveAll(string(dir))
+		// Keys, disks and programs go in any case.
+		for _, name := range []string{"bin", "omni", "tmp", "libvirt/lib", "libvirt/cache"} {
+			err = errors.Join(err, os.RemoveAll(dir.path(name)))
+		}
+
+		err = fmt.Errorf("%w\nThe logs are in %s and %s", err, dir.path("log"), filepath.Join(dir.libvirt(), "log"))
 	}()
 
 	for _, sub := range []string{"bin", "log", "tmp", "omni"} {
