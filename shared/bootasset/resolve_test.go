@@ -379,7 +379,7 @@ func TestFactorysAnswersToASchematicHaveTheirKind(t *testing.T) {
 		pause  time.Duration
 	}{
 		{"invalid", &answer{400, nil, "unknown field \"x\"\n"}, `400 Bad Request: unknown field "x"`, driver.KindTerminal, 0},
-		{"throttled", &answer{429, http.Header{"Retry-After": {"20"}}, ""}, "429 Too Many Requests", driver.KindThrottled, 20 * time.Second},
+		{"throttled", &answer{429, http.Header{"Retry-After": {"20"}}, ""}, "429 Too Many Requests", driver.KindTransient, 20 * time.Second},
 		{"down", &answer{502, nil, "<html>\n<b>bad</b>"}, "502 Bad Gateway: <html> <b>bad</b>", driver.KindTransient, 0},
 		{"not JSON", &answer{200, nil, "<html>"}, "read the answer of POST " + base + "/schematics", driver.KindTransient, 0},
 	}
@@ -423,7 +423,7 @@ func TestOmnisAnswersToASchematicHaveTheirKind(t *testing.T) {
 	assert.Equal(t, plainSchematic, id)
 
 	for code, want := range map[codes.Code]driver.Kind{
-		codes.InvalidArgument: driver.KindTerminal, codes.ResourceExhausted: driver.KindThrottled,
+		codes.InvalidArgument: driver.KindTerminal, codes.ResourceExhausted: driver.KindTransient,
 		codes.Unknown: driver.KindTransient, codes.Unavailable: driver.KindTransient, codes.Unimplemented: driver.KindTransient,
 	} {
 		_, err = bootasset.OmniSchematics{Management: omni{status.Error(code, "why")}}.EnsureSchematic(t.Context(), nil)

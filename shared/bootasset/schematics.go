@@ -49,8 +49,6 @@ func (o OmniSchematics) EnsureSchematic(ctx context.Context, raw []byte) (string
 	switch status.Code(err) {
 	case codes.InvalidArgument:
 		return "", driver.Terminal(err)
-	case codes.ResourceExhausted:
-		return "", driver.Throttled(0, err)
 	case codes.Unimplemented:
 		return "", fmt.Errorf("%w; Omni before 1.9 cannot do this, set an image factory of your own", err)
 	default:

@@ -42,7 +42,8 @@ func statusError(response *http.Response, target string) error {
 
 	switch code := response.StatusCode; {
 	case code == http.StatusTooManyRequests, code >= http.StatusInternalServerError && after > 0:
-		return driver.Throttled(after, err)
+		// The factory asks to be left alone, not the cloud: this request waits, and no removal does.
+		return &driver.Error{Kind: driver.KindTransient, After: after, Err: err}
 	case code == http.StatusNotFound, code == http.StatusGone, code == http.StatusBadRequest, code == http.StatusUnprocessableEntity:
 		return driver.Terminal(err)
 	default:

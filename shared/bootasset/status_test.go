@@ -50,9 +50,9 @@ func TestFactorysRefusalsHaveTheirKind(t *testing.T) {
 		kind   driver.Kind
 		pause  time.Duration
 	}{
-		{"throttled for a while", 429, http.Header{"Retry-After": {"20"}}, driver.KindThrottled, 20 * time.Second},
-		{"throttled", 429, nil, driver.KindThrottled, 0},
-		{"in maintenance", 503, http.Header{"Retry-After": {"120"}}, driver.KindThrottled, 2 * time.Minute},
+		{"throttled for a while", 429, http.Header{"Retry-After": {"20"}}, driver.KindTransient, 20 * time.Second},
+		{"throttled", 429, nil, driver.KindTransient, 0},
+		{"in maintenance", 503, http.Header{"Retry-After": {"120"}}, driver.KindTransient, 2 * time.Minute},
 		{"broken", 500, nil, driver.KindTransient, 0},
 		{"credentials", 401, nil, driver.KindTransient, 0},
 		{"unknown extension", 400, nil, driver.KindTerminal, 0},

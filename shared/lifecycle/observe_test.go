@@ -162,7 +162,7 @@ func TestCrashWhileAMachineVanishesLosesNothing(t *testing.T) {
 			w.wait(time.Second)
 			w.cloud.drop("lone")
 
-			writes := 0
+			vanished, writes := time.Now(), 0
 			w.wireFault = func() error {
 				if writes++; writes > dies {
 					return errors.New("connection reset by peer")
@@ -183,6 +183,7 @@ func TestCrashWhileAMachineVanishesLosesNothing(t *testing.T) {
 			require.True(t, ok)
 			assert.Equal(t, specs.MachineRequestStatusSpec_FAILED, status.TypedSpec().Value.Stage, "dies after write %d", dies)
 			assert.Contains(t, status.TypedSpec().Value.Error, lifecycle.ReplaceAnnotation)
+			assert.True(t, status.Metadata().Created().After(vanished), "Omni was told: the status that it held was torn down")
 			assert.Equal(t, 1, w.cloud.count("create lone"))
 		})
 	}

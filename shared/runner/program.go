@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -44,12 +45,15 @@ type Program[C any] struct {
 func Main[C any](p Program[C]) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 
+	// A second signal ends a process that hangs on its way out.
+	context.AfterFunc(ctx, stop)
+
 	err := Execute(ctx, p, os.Args[1:], os.Stdout, os.Stderr)
 
 	stop()
 
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
+		fmt.Fprintln(os.Stderr, "error:", strings.Join(strings.Fields(err.Error()), " "))
 		os.Exit(1)
 	}
 }

@@ -86,6 +86,11 @@ func (s *settings[C]) load(flags *pflag.FlagSet, lookup func(string) (string, bo
 		}
 	}
 
+	// A file given as a flag comes before a key in the environment.
+	if flags.Changed("omni-service-account-key-file") && !flags.Changed("omni-service-account-key") {
+		delete(given, "omni-service-account-key")
+	}
+
 	flags.Visit(func(flag *pflag.Flag) { given[flag.Name] = flag.Value.String() })
 
 	if file := given["config-file"]; file != "" {
@@ -186,13 +191,13 @@ func (s *settings[C]) check() error {
 		return fmt.Errorf("--omni-api-endpoint or OMNI_ENDPOINT is required: the URL of Omni's API, as https://omni.example.org")
 	}
 
-	if u, err := url.Parse(s.endpoint); err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "grpc"}, u.Scheme) {
-		return fmt.Errorf("omni endpoint %q: want a URL as https://omni.example.org", s.endpoint)
+	if err := checkURL("omni endpoint", s.endpoint, "https://omni.example.org", "http", "https", "grpc"); err != nil {
+		return err
 	}
 
 	if s.factory != "" {
-		if u, err := url.Parse(s.factory); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return fmt.Errorf("image factory %q: want a URL as https://factory.example.org", s.factory)
+		if err := checkURL("image factory", s.factory, "https://factory.example.org", "http", "https"); err != nil {
+			return err
 		}
 	}
 
@@ -209,6 +214,20 @@ func (s *settings[C]) check() error {
 	}
 
 	return s.checkKey()
+}
+
+// checkURL refuses what is no URL, and one with a password: URLs are logged. No error quotes a password.
+func checkURL(what, text, example string, schemes ...string) error {
+	u, err := url.Parse(text)
+
+	switch {
+	case strings.Contains(text, "@"):
+		return fmt.Errorf("%s: user and password cannot be part of its URL: want a URL as %s", what, example)
+	case err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme):
+		return fmt.Errorf("%s %q: want a URL as %s", what, text, example)
+	default:
+		return nil
+	}
 }
 
 // checkKey reads the key and compares it with the id. No error quotes it.

@@ -116,6 +116,8 @@ func TestWrongSettingIsOneClearLine(t *testing.T) {
 		{"provider id", nil, []string{"--id", "My_Prov"}, "DNS label"},
 		{"log level", map[string]string{"OMNI_ENDPOINT": "https://omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good}, []string{"--log-level", "loud"}, "--log-level"},
 		{"factory", map[string]string{"OMNI_ENDPOINT": "https://omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good}, []string{"--image-factory", "factory"}, "image factory"},
+		{"endpoint with a password", map[string]string{"OMNI_ENDPOINT": "https://me:canary@omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good}, nil, "user and password"},
+		{"factory with a password", map[string]string{"OMNI_ENDPOINT": "https://omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good}, []string{"--image-factory", "https://me:canary@fac tory"}, "user and password"},
 		{"missing file", nil, []string{"--config-file", "/nonexistent/provider.yaml"}, "/nonexistent/provider.yaml"},
 		{"unknown key in file", nil, []string{"--config-file", write(t, "cloud:\n  url: x\n")}, "uri"},
 		{"unknown section in file", nil, []string{"--config-file", write(t, "clouds:\n  uri: x\n")}, "clouds"},
@@ -125,8 +127,17 @@ func TestWrongSettingIsOneClearLine(t *testing.T) {
 			_, err := load(t, tt.env, tt.args...)
 			require.ErrorContains(t, err, tt.want)
 			assert.NotContains(t, err.Error(), good[:30], "no error quotes the key")
+			assert.NotContains(t, err.Error(), "canary")
 		})
 	}
+}
+
+func TestKeyFileGivenAsAFlagBeatsTheEnvironment(t *testing.T) {
+	env := map[string]string{"OMNI_ENDPOINT": "https://env.test", "OMNI_SERVICE_ACCOUNT_KEY": key(t, "infra-provider:other")}
+
+	s, err := load(t, env, "--omni-service-account-key-file", write(t, key(t, "infra-provider:cloud")+"\n"))
+	require.NoError(t, err)
+	assert.NotEqual(t, env["OMNI_SERVICE_ACCOUNT_KEY"], s.key)
 }
 
 func TestHelpShowsNoSecretAndNamesTheVariables(t *testing.T) {
