@@ -127,7 +127,7 @@ func (o *Omni) keyOwner(ctx context.Context, fingerprint string) (caller, messag
 	who := caller{identity: identity.Metadata().ID(), role: min(userRole, ParseRole(spec.GetRole()))}
 
 	if o.opts.SuspendedAuth {
-		who.role = min(who.role, RoleReader)
+		who.role = RoleReader
 	}
 
 	if account, isAccount := access.ParseServiceAccountFromFullID(who.identity); isAccount && account.IsInfraProvider {

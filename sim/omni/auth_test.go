@@ -243,6 +243,10 @@ func TestSuspendedAuthMakesEverybodyAReader(t *testing.T) {
 
 		require.NoError(t, list(infra.NewMachineRequest(""))(t.Context(), st))
 		assert.ErrorContains(t, create(omni.NewMachineClass("c"))(t.Context(), st), `insufficient role: "Reader"`)
+
+		st = provider(t, o, "fakecloud").Omni().State()
+		require.NoError(t, list(omni.NewMachineClass(""))(t.Context(), st), "an infra provider is a Reader, too")
+		assert.ErrorContains(t, create(infra.NewMachineRequestStatus("r"))(t.Context(), st), "users are not allowed to modify")
 	})
 }
 

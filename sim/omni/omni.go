@@ -78,7 +78,7 @@ type Options struct {
 
 	// PendingEULA leaves the EULA open, so that every call fails until AcceptEULA.
 	PendingEULA bool
-	// SuspendedAuth gives every caller the role Reader at most.
+	// SuspendedAuth gives every caller the role Reader, infra providers too.
 	SuspendedAuth bool
 
 	// TalosVersions are the versions of Talos that exist, without a leading v, and Extensions the system extensions of each of
