@@ -34,14 +34,14 @@ build: ## Build every program into bin/.
 	go build -o bin/ $(shell go list -f '{{if eq .Name "main"}}{{.ImportPath}}{{end}}' work)
 
 test: ## All tests that need nothing but Go, gcc and git: no root, nothing installed.
-	go test $(ARGS) work
+	go test -timeout 20m $(ARGS) work
 
 test-real: ## The tests against a real libvirtd and QEMU. Says what it installs, and fails when something is missing.
 	./tools/real/setup.sh
 	./tools/real/test.sh $(ARGS)
 
 race: ## All tests of make test under the race detector (a cold build takes long).
-	go test -race $(ARGS) work
+	go test -race -timeout 40m $(ARGS) work
 
 ##@ Keep it in order
 lint: ## go vet, gofmt and golangci-lint (built from its source on first use).
