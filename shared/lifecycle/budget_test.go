@@ -23,9 +23,6 @@ func TestMachineTakesFewCallsToOmni(t *testing.T) {
 		status, _ := w.status("pool-a")
 		require.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage)
 
-		w.join("pool-a", status.TypedSpec().Value.Id)
-		w.wait(5 * time.Minute)
-
 		calls, writes := w.takeCalls(), 0
 
 		for _, call := range calls {
@@ -36,7 +33,11 @@ func TestMachineTakesFewCallsToOmni(t *testing.T) {
 
 		t.Log("made by", calls)
 		assert.LessOrEqual(t, len(calls), 14)
-		assert.LessOrEqual(t, writes, 6)
+		assert.LessOrEqual(t, writes, 6, "also when Omni's finalizer comes between a read and a write")
+
+		w.join("pool-a", status.TypedSpec().Value.Id)
+		w.wait(5 * time.Minute)
+		assert.LessOrEqual(t, len(w.takeCalls()), 2, "what is seen of a machine that has joined")
 
 		w.wait(time.Hour)
 		assert.Empty(t, w.takeCalls(), "at rest")

@@ -111,6 +111,10 @@ func (p *Provider) Healthy(ctx context.Context) error {
 		return *err
 	}
 
+	if err := p.looks.trouble(); err != nil {
+		return err
+	}
+
 	return p.stuck.err()
 }
 

@@ -20,6 +20,8 @@ const (
 	looksForAbsence = 2
 	// secondLook is the pause before a machine that was missed is looked for again.
 	secondLook = 5 * time.Second
+	// emptyGrace is how long the cloud has to have none of several machines before they are taken for gone.
+	emptyGrace = 10 * time.Minute
 	// settleTime gathers events of the cloud into one look.
 	settleTime = 300 * time.Millisecond
 	// watchTimeout renews the cloud's stream of events now and then, should it have died unnoticed.
@@ -122,6 +124,9 @@ func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 		}
 	}
 
+	known := make([]string, 0, len(provisioned))
+	strange := len(provisioned) > 1
+
 	for _, status := range provisioned {
 		id := status.Metadata().ID()
 
@@ -135,6 +140,18 @@ func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 			continue
 		}
 
+		known = append(known, id)
+
+		if _, ok := found[id]; ok {
+			strange = false
+		}
+	}
+
+	if err := p.looks.none(strange && len(known) > 1, len(known)); err != nil {
+		return true, err
+	}
+
+	for _, id := range known {
 		machine, ok := found[id]
 
 		switch {
@@ -163,6 +180,45 @@ type looks struct {
 	last   map[string]driver.Machine
 	misses map[string]int
 	absent map[string]time.Time
+	// empty is since when looks have found none of several machines.
+	empty   time.Time
+	strange error
+}
+
+// none notes whether a complete look found none of several machines. All of them gone at once is more often the wrong cloud, as
+// after a slip in its address, than their end: for a while the answer is an error, which health shows, and counts as no look.
+func (l *looks) none(none bool, known int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if !none {
+		l.empty, l.strange = time.Time{}, nil
+
+		return nil
+	}
+
+	if l.empty.IsZero() {
+		l.empty = time.Now()
+	}
+
+	left := emptyGrace - time.Since(l.empty)
+	if left <= 0 {
+		l.strange = nil
+
+		return nil
+	}
+
+	l.strange = fmt.Errorf("the cloud has none of the %d machines of this provider: is it the right one? They are given up in %s", known, left.Round(time.Second))
+
+	return l.strange
+}
+
+// trouble returns what is strange about the last look, or nil.
+func (l *looks) trouble() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.strange
 }
 
 // missed notes that a complete look did not find the machine, and returns how many did not in a row.

@@ -230,3 +230,42 @@ func TestReplaceAnnotationFromBeforeTheLossAsksForNothing(t *testing.T) {
 		assert.Equal(t, []string{"lone"}, w.cloud.names())
 	})
 }
+
+func TestCloudWithNoneOfSeveralMachinesIsDoubtedFirst(t *testing.T) {
+	run(t, func(w *world) {
+		ids := []string{"pool-a", "pool-b", "pool-c"}
+
+		for _, id := range ids {
+			w.request(id)
+			w.wait(time.Second)
+
+			status, _ := w.status(id)
+			w.join(id, status.TypedSpec().Value.Id)
+		}
+
+		w.wait(2 * time.Minute)
+
+		for _, id := range ids {
+			w.cloud.drop(id)
+		}
+
+		w.wait(8 * time.Minute)
+
+		for _, id := range ids {
+			status, ok := w.status(id)
+			require.True(t, ok)
+			assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage)
+		}
+
+		res, err := w.st.Get(w.ctx, infra.NewProviderHealthStatus(providerID).Metadata())
+		require.NoError(t, err)
+		assert.Contains(t, res.(*infra.ProviderHealthStatus).TypedSpec().Value.Error, "none of the 3 machines") //nolint:forcetypeassert,errcheck // the type asked for
+
+		w.wait(10 * time.Minute)
+
+		res, err = w.st.Get(w.ctx, infra.NewProviderHealthStatus(providerID).Metadata())
+		require.NoError(t, err)
+		assert.Empty(t, res.(*infra.ProviderHealthStatus).TypedSpec().Value.Error) //nolint:forcetypeassert,errcheck // the type asked for
+		assert.Len(t, w.cloud.names(), 3, "they were made again")
+	})
+}

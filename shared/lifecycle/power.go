@@ -184,13 +184,13 @@ func (p *Provider) reboot(ctx context.Context, switcher driver.PowerSwitch, rec 
 	}
 
 	if !happened {
-		p.log.Info("machine is rebooted", zap.String("request", rec.Metadata().ID()), zap.String("reboot_id", rebootID))
-
 		if err := do(ctx, p, p.cfg.CallTimeout, "rebooting the machine", func(ctx context.Context) error {
 			return switcher.Reboot(ctx, p.ref(rec.Metadata().ID()))
 		}); err != nil {
 			return rec, fmt.Errorf("reboot %q: %w", rebootID, err)
 		}
+
+		p.log.Info("machine was rebooted", zap.String("request", rec.Metadata().ID()), zap.String("reboot_id", rebootID))
 	}
 
 	return ensure(ctx, p, p.records, rec, func(r *record) { r.spec.RebootDone = true })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -204,10 +205,17 @@ func TestUUIDThatTheCloudDidNotTakeIsAnError(t *testing.T) {
 
 func TestConflictingWriteOfOmniIsNoError(t *testing.T) {
 	run(t, func(w *world) {
-		once := true
+		var once sync.Once
+
 		w.fault = func(verb string, kind resource.Type) error {
-			if verb == "update" && kind == infra.MachineRequestType && once {
-				once = false
+			if verb != "update" || kind != infra.MachineRequestType {
+				return nil
+			}
+
+			first := false
+			once.Do(func() { first = true })
+
+			if first {
 
 				_, err := w.st.UpdateWithConflicts(w.ctx, infra.NewMachineRequest("pool-a").Metadata(), func(r resource.Resource) error {
 					r.Metadata().Finalizers().Add("ClusterMachineRequestStatusController")

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,10 +13,10 @@ import (
 func TestWishThatComesDuringAFailingTurnIsNotHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		turns := 0
+		var turns atomic.Int32
 
 		q := newQueue(func(string) lane { return promptLane }, func(context.Context, string) result {
-			turns++
+			turns.Add(1)
 
 			time.Sleep(time.Second)
 
@@ -34,13 +35,13 @@ func TestWishThatComesDuringAFailingTurnIsNotHeldBack(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		q.add("a")
 		time.Sleep(time.Minute)
-		assert.Equal(t, 1, turns, "an event shortens no pause")
+		assert.EqualValues(t, 1, turns.Load(), "an event shortens no pause")
 
 		time.Sleep(4*time.Minute + time.Second)
-		assert.Equal(t, 2, turns)
+		assert.EqualValues(t, 2, turns.Load())
 		q.hurry("a")
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, 3, turns, "a changed wish does")
+		assert.EqualValues(t, 3, turns.Load(), "a changed wish does")
 
 		cancel()
 		<-done

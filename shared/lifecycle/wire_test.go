@@ -169,6 +169,8 @@ type faulty struct {
 }
 
 func (f *faulty) fail(verb string, kind resource.Type) error {
+	f.world.cloud.sync()
+
 	if f.world.fault == nil {
 		return nil
 	}

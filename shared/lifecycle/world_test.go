@@ -46,6 +46,12 @@ type cloud struct {
 	check  func(context.Context) error
 }
 
+// sync puts what the test set between two waits before what the provider's calls read after them.
+func (c *cloud) sync() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+}
+
 func (c *cloud) note(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,6 +89,8 @@ func (c *cloud) drop(id string) {
 }
 
 func (c *cloud) Plan(_ context.Context, req driver.Request) (driver.Plan, error) {
+	c.sync()
+
 	if c.plan != nil {
 		if err := c.plan(req); err != nil {
 			return driver.Plan{}, err
@@ -95,6 +103,8 @@ func (c *cloud) Plan(_ context.Context, req driver.Request) (driver.Plan, error)
 		Patches: map[string]string{"provider-id": "machine: {}"},
 		Phases: []driver.Phase{{Name: "create-machine", Ensure: func(ctx context.Context, t driver.Task) error {
 			c.note("create %s", t.Request.RequestID)
+
+			c.sync()
 
 			if c.ensure != nil {
 				if err := c.ensure(ctx, t); err != nil {
@@ -129,6 +139,8 @@ func (c *cloud) Find(_ context.Context, ref driver.Ref) (driver.Machine, error) 
 }
 
 func (c *cloud) List(context.Context, string) ([]driver.Machine, error) {
+	c.sync()
+
 	if c.list != nil {
 		if err := c.list(); err != nil {
 			return nil, err
@@ -150,6 +162,8 @@ func (c *cloud) List(context.Context, string) ([]driver.Machine, error) {
 func (c *cloud) Remove(_ context.Context, ref driver.Ref) (bool, error) {
 	c.note("remove %s", ref.RequestID)
 
+	c.sync()
+
 	if c.remove != nil {
 		if err := c.remove(); err != nil {
 			return false, err
@@ -165,6 +179,8 @@ func (c *cloud) Check(ctx context.Context) error {
 	c.mu.Lock()
 	c.checks++
 	c.mu.Unlock()
+
+	c.sync()
 
 	if c.check != nil {
 		return c.check(ctx)
@@ -241,6 +257,7 @@ func run(t *testing.T, f func(w *world), setup ...func(*world)) {
 		}
 
 		w.start()
+		w.wait(0) // so that what the test sets first is not set beside the provider's first calls
 		f(w)
 		w.stop()
 	})
@@ -322,6 +339,7 @@ func (w *world) finalizers(id string) []string {
 
 // wait lets fake time pass until everything that was going to happen by then has happened.
 func (w *world) wait(d time.Duration) {
+	w.cloud.sync()
 	time.Sleep(d)
 	synctest.Wait()
 }

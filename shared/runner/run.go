@@ -125,6 +125,9 @@ func (s *settings[C]) logger(w io.Writer) *zap.Logger {
 
 	config := zap.NewProductionEncoderConfig()
 	config.EncodeTime = zapcore.RFC3339TimeEncoder
+	config.EncodeDuration = func(d time.Duration, enc zapcore.PrimitiveArrayEncoder) {
+		enc.AppendString(d.Round(time.Millisecond).String())
+	}
 
 	encoder := zapcore.NewConsoleEncoder(config)
 	if s.logFormat == "json" {
