@@ -137,7 +137,7 @@ func setDefault[T comparable](v *T, def T) {
 // by itself: Omni refuses the provider. st is Omni's state with the rights of an infra provider.
 func (p *Provider) Run(ctx context.Context, st state.State) error {
 	p.st = st
-	p.queue = newQueue(p.laneOf, p.reconcile)
+	p.queue = newQueue(p.laneOf, p.unwanted, p.reconcile)
 
 	if err := p.register(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -268,8 +268,7 @@ func (p *Provider) wakeByUUID(uuid string) {
 }
 
 func (p *Provider) laneOf(id string) lane {
-	request, ok := p.requests.get(id)
-	if !ok || request.Metadata().Phase() == resource.PhaseTearingDown {
+	if p.unwanted(id) {
 		return promptLane
 	}
 
@@ -278,6 +277,13 @@ func (p *Provider) laneOf(id string) lane {
 	}
 
 	return provisionLane
+}
+
+// unwanted reports whether Omni has no use for the request's machine.
+func (p *Provider) unwanted(id string) bool {
+	request, ok := p.requests.get(id)
+
+	return !ok || request.Metadata().Phase() == resource.PhaseTearingDown
 }
 
 func isProvisioned(status *infra.MachineRequestStatus) bool {

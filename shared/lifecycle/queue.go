@@ -31,7 +31,10 @@ type result struct {
 type queue struct {
 	// laneOf says which lane a key belongs to now.
 	laneOf func(key string) lane
-	// work takes a turn. Its ctx ends when the key moves to the other lane.
+	// unwanted says that what a turn in the provision lane makes is not wanted any more.
+	unwanted func(key string) bool
+	// work takes a turn. Its ctx ends when what it makes is not wanted any more. No other change of lane ends a turn: news of
+	// what it has just written may come before the answer to the write.
 	work func(ctx context.Context, key string) result
 
 	mu    sync.Mutex
@@ -52,8 +55,8 @@ type item struct {
 	notBefore time.Time
 }
 
-func newQueue(laneOf func(string) lane, work func(context.Context, string) result) *queue {
-	q := &queue{laneOf: laneOf, work: work, items: map[string]*item{}}
+func newQueue(laneOf func(string) lane, unwanted func(string) bool, work func(context.Context, string) result) *queue {
+	q := &queue{laneOf: laneOf, unwanted: unwanted, work: work, items: map[string]*item{}}
 	q.wake = sync.NewCond(&q.mu)
 
 	return q
@@ -90,7 +93,7 @@ func (q *queue) ask(key string, now bool) {
 		it.again = true
 		it.hurried = it.hurried || now
 
-		if to != it.lane {
+		if it.lane == provisionLane && q.unwanted(key) {
 			it.cancel()
 		}
 	case it.queued && to != it.lane:
