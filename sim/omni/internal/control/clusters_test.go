@@ -160,7 +160,7 @@ func TestNodeOfAControllerIsLeftToIt(t *testing.T) {
 func TestSmallerMachineSetKeepsRequestsUntilNodesHaveLeft(t *testing.T) {
 	simulate(t, func(t *testing.T, w *world) {
 		addresses := w.inCluster(2)
-		w.machines.deaf = true
+		w.machines.setDeaf(true)
 
 		for _, address := range addresses {
 			w.machines.set(address, false, nil)

@@ -108,7 +108,7 @@ func TestHistoryOfLoneLinkRemovedIsThatOfOmni(t *testing.T) {
 
 		id := w.onlyStatus().TypedSpec().Value.Id
 		address := w.join(id, "lone-1")
-		w.machines.deaf = true
+		w.machines.setDeaf(true)
 		w.machines.set(address, true, &talosapi.Report{UUID: id, Stage: talosapi.StageBooting})
 
 		status := infra.NewMachineStatus(id)

@@ -232,7 +232,7 @@ func TestReachableMachineIsResetAtOnce(t *testing.T) {
 
 func TestResetIsGivenUp(t *testing.T) {
 	simulate(t, func(t *testing.T, w *world) {
-		w.machines.deaf = true
+		w.machines.setDeaf(true)
 		w.joined(&talosapi.Report{Stage: talosapi.StageRunning})
 		w.teardown(siderolink.NewLink(machineID, nil).Metadata(), "")
 		time.Sleep(2 * time.Second)

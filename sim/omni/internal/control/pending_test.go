@@ -93,11 +93,11 @@ func TestPendingMachineIsForgottenAfterAWhile(t *testing.T) {
 
 func TestPendingMachineThatCannotBeReachedIsTriedAgain(t *testing.T) {
 	simulate(t, func(t *testing.T, w *world) {
-		w.machines.deaf = true
+		w.machines.setDeaf(true)
 		w.pending(false)
 		w.machines.set(pendingAddress, true, &talosapi.Report{UUID: machineID})
 		time.Sleep(3 * time.Second)
-		w.machines.deaf = false
+		w.machines.setDeaf(false)
 		time.Sleep(10 * time.Second)
 		require.Len(t, w.machines.commands(pendingAddress), 1)
 	})

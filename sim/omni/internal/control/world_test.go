@@ -238,6 +238,13 @@ type tunneled struct {
 	commands []talosapi.Message
 }
 
+func (b *board) setDeaf(deaf bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	b.deaf = deaf
+}
+
 func (b *board) Report(address string) (*talosapi.Report, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
