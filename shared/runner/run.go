@@ -142,7 +142,7 @@ func (s *settings[C]) logger(w io.Writer) *zap.Logger {
 func serveStatus(ctx context.Context, address string, registry *prometheus.Registry, healthy func(context.Context) error, log *zap.Logger) (stop func(), err error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listen for health and metrics: %w", err)
+		return nil, fmt.Errorf("--listen %s: %w", address, err)
 	}
 
 	mux := http.NewServeMux()

@@ -22,16 +22,17 @@ over a state in memory, which is gone when it ends. The real omnictl and any inf
 provider work against it.
 
 It prints export lines for omnictl on standard output and what happens, one line an
-event, on standard error:
+event, on standard error. With
 
-  omni-sim --provider libvirt --state-dir /tmp/omni > /dev/null &
-  . /tmp/omni/admin.env           # OMNI_ENDPOINT, OMNI_SERVICE_ACCOUNT_KEY
-  omnictl get machinerequests
-  . /tmp/omni/provider-libvirt.env
-  omni-infra-provider-libvirt
+  omni-sim --provider libvirt --state-dir /tmp/omni
+
+in one terminal, others work with it like this:
+
+  (. /tmp/omni/admin.env; omnictl get machinerequests)
+  (. /tmp/omni/provider-libvirt.env; omni-infra-provider-libvirt)
 
 The keys are secrets: they are in the export lines and in files that only you can read,
-and nowhere else.`
+and nowhere else. The files are removed at the end.`
 
 // version is the version of Omni that is simulated.
 const version = "v1.9.3"

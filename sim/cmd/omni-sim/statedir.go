@@ -31,14 +31,36 @@ func openStateDir(path string) (*stateDir, error) {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	}
 
-	return &stateDir{path: path}, nil
+	d := &stateDir{path: path}
+
+	return d, d.removeKeys()
 }
 
-// close removes a temporary directory.
+// close removes a temporary directory, or the files in another: their keys are worth nothing without this Omni.
 func (d *stateDir) close(err *error) {
 	if d.temporary {
 		*err = errors.Join(*err, os.RemoveAll(d.path))
+	} else {
+		*err = errors.Join(*err, d.removeKeys())
 	}
+}
+
+// removeKeys removes the files with keys of this Omni or of an earlier one, so that nobody takes an old one for new.
+func (d *stateDir) removeKeys() error {
+	for _, pattern := range []string{"admin.env", "provider-*.env", "tls.pem"} {
+		files, err := filepath.Glob(filepath.Join(d.path, pattern))
+		if err != nil {
+			return err
+		}
+
+		for _, file := range files {
+			if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("remove an old key: %w", err)
+			}
+		}
+	}
+
+	return nil
 }
 
 // writeEnv writes a file of export lines and returns its path.

@@ -89,7 +89,7 @@ func run(ctx context.Context, cfg config) error {
 
 	screen.Summary(
 		fmt.Sprintf("the provider made %d calls to Omni and %d to its cloud", calls.Load(), site.cloud.Ledger().Calls()),
-		"left in the cloud: "+strings.Join(names(site.cloud), ", "),
+		"kept for the next machines: "+strings.Join(names(site.cloud), ", "),
 	)
 
 	return errors.Join(leaks(site.cloud), unmodelled(server))
