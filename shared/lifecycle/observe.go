@@ -148,7 +148,7 @@ func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 	}
 
 	if err := p.looks.none(strange && len(known) > 1, len(known)); err != nil {
-		return true, err
+		return false, err
 	}
 
 	for _, id := range known {
