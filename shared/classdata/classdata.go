@@ -11,6 +11,8 @@
 //	min, max  the bounds of a number, of a string's length in characters, or of a list's length; both inclusive
 //	enum      the values it may take, separated by commas; of a list, its items' values
 //	pattern   a regular expression that a string has to match; of a list, that its items have to match
+//	secret    "true" when no error may quote the value; see CheckPart
+//	local     "true" when the value makes sense on the provider's own host alone; see CheckPart
 //
 // Fields are booleans, integers, floats, strings, types with UnmarshalText, structs, and lists of these. A pointer is nil when
 // its key is absent. Embedded structs add their fields to the struct around them. Maps are refused: Omni's form cannot show
@@ -74,6 +76,25 @@ func DecodeAs[T any](what, data string) (T, error) {
 	}
 
 	return value, nil
+}
+
+// CheckPart checks a document that is one of several that make up a T: it may leave out what is required, and no rule across
+// fields is looked at. A public part comes from a place that others can read, which what says: a field with the tag secret or
+// local is refused there.
+func CheckPart[T any](what, data string, public bool) error {
+	var value T
+
+	d := decoder{part: true, public: public}
+
+	if doc := d.parse(data); doc != nil {
+		d.value("", doc, shapeOf(reflect.TypeFor[T]()), reflect.ValueOf(&value).Elem())
+	}
+
+	if len(d.problems) == 0 {
+		return nil
+	}
+
+	return driver.Terminalf("invalid %s: %w", what, d.problems)
 }
 
 // parse returns the root of the only document in data, or nil after noting what is wrong.

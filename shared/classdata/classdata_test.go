@@ -309,3 +309,65 @@ func networkKeys(n network) map[string]any {
 
 	return map[string]any{"name": n.Name, "gateway": n.Gateway}
 }
+
+type account struct {
+	Host     string   `json:"host" doc:"Where." required:"true" local:"true"`
+	User     string   `json:"user" doc:"Who." default:"me"`
+	Password string   `json:"password" doc:"The password." secret:"true" min:"8"`
+	Tokens   []string `json:"tokens" doc:"Tokens." secret:"true" pattern:"^[a-z]+$"`
+	Limits   disk     `json:"limits" doc:"Limits."`
+}
+
+func TestPartMayLeaveOutWhatIsRequired(t *testing.T) {
+	require.NoError(t, classdata.CheckPart[account]("part", "user: you", true))
+	require.NoError(t, classdata.CheckPart[account]("part", "", true))
+	require.NoError(t, classdata.CheckPart[account]("part", "{host: h, password: canary-canary}", false))
+	require.ErrorContains(t, classdata.CheckPart[account]("part", "{usr: you, limits: {size: x}}", true), `usr: unknown field; did you mean "user"?`)
+	require.ErrorContains(t, classdata.CheckPart[account]("part", "{limits: {size: x}}", true), `limits.size: got the text "x", want a whole number`)
+}
+
+func TestSecretIsRefusedInAPublicPartAndNeverQuoted(t *testing.T) {
+	for _, tt := range []struct {
+		name, data string
+		public     bool
+		want       string
+	}{
+		{"secret", "password: canary-canary", true, "password: this is a secret, which is not taken from here"},
+		{"list of secrets", "tokens: [canary]", true, "tokens: this is a secret"},
+		{"local", "host: canary", true, "host: this is not taken from here"},
+		{"secret that is too short", "password: canary", false, "password: got another value, want text of at least 8 characters"},
+		{"secret of the wrong type", "password: {canary: 1}", false, "password: got another value"},
+		{"list of wrong secrets", "tokens: [canary-1]", false, "tokens[0]: got another value"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := classdata.CheckPart[account]("part", tt.data, tt.public)
+			require.ErrorContains(t, err, tt.want)
+			assert.NotContains(t, err.Error(), "canary")
+		})
+	}
+}
+
+func TestWrongProtectionTagPanics(t *testing.T) {
+	type wrong struct {
+		Password string `json:"password" doc:"The password." secret:"yes"`
+	}
+
+	require.PanicsWithValue(t, `classdata: classdata_test.wrong.Password: the secret tag is "yes", want "true" or none`, func() {
+		_, _ = classdata.Decode[wrong]("")
+	})
+}
+
+func TestSecretIsATagOfValuesAlone(t *testing.T) {
+	type wrong struct {
+		Account account `json:"account" doc:"The account." secret:"true"`
+	}
+
+	type list struct {
+		Accounts []account `json:"accounts" doc:"The accounts." secret:"true"`
+	}
+
+	const text = "a struct cannot be a secret, which would protect none of its fields; tag those"
+
+	require.PanicsWithValue(t, "classdata: classdata_test.wrong.Account: "+text, func() { _, _ = classdata.Decode[wrong]("") })
+	require.PanicsWithValue(t, "classdata: classdata_test.list.Accounts: "+text, func() { _, _ = classdata.Decode[list]("") })
+}

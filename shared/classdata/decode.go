@@ -28,6 +28,8 @@ const (
 // so its work is bounded by the document's size.
 type decoder struct {
 	problems problems
+	// part says that the document is one of several, public that others can read it.
+	part, public bool
 }
 
 func (d *decoder) add(path string, line int, format string, args ...any) {
@@ -93,8 +95,13 @@ func (d *decoder) section(path string, node *yaml.Node, s *shape, into reflect.V
 		fieldPath := join(path, f.name)
 
 		switch given := values[f.name]; {
+		case given != nil && d.public && f.secret:
+			d.add(fieldPath, given.Line, "this is a secret, which is not taken from here; put it into the provider's environment or configuration file")
+		case given != nil && d.public && f.local:
+			d.add(fieldPath, given.Line, "this is not taken from here; put it into the provider's environment or configuration file")
 		case given != nil:
 			d.value(fieldPath, given, f.shape, target)
+		case d.part:
 		case f.fallback != nil:
 			d.value(fieldPath, f.fallback, f.shape, target)
 		case f.kind == section && target.Kind() != reflect.Pointer:
@@ -154,7 +161,11 @@ func (d *decoder) text(path string, node *yaml.Node, s *shape, into reflect.Valu
 
 	if u, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if err := u.UnmarshalText([]byte(node.Value)); err != nil {
-			d.add(path, node.Line, "got %q: %s", clip(node.Value), err)
+			if s.secret {
+				d.add(path, node.Line, "not accepted; want %s", s.want())
+			} else {
+				d.add(path, node.Line, "got %q: %s", clip(node.Value), err)
+			}
 		}
 
 		return
@@ -221,11 +232,15 @@ func (d *decoder) mismatch(path string, node *yaml.Node, s *shape) {
 		hint = "; write it without quotes"
 	}
 
-	d.add(path, node.Line, "got %s, want %s%s", found(node), s.want(), hint)
+	d.add(path, node.Line, "got %s, want %s%s", s.found(node), s.want(), hint)
 }
 
 // found describes a node in words.
-func found(node *yaml.Node) string {
+func (s *shape) found(node *yaml.Node) string {
+	if s.secret {
+		return "another value"
+	}
+
 	switch node.Kind {
 	case yaml.MappingNode:
 		return "a mapping"

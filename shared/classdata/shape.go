@@ -2,6 +2,7 @@ package classdata
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -27,6 +28,7 @@ const (
 // shape is what one value has to look like. It is all that decoding and the schema know about a Go type.
 type shape struct {
 	kind     kind
+	secret   bool
 	min, max *float64
 	enum     []string
 	pattern  *regexp.Regexp
@@ -41,6 +43,7 @@ type field struct {
 	name, title, doc string
 	index            []int
 	required         bool
+	local            bool
 	fallback         *yaml.Node
 }
 
@@ -160,6 +163,10 @@ func newField(sf reflect.StructField, outer []reflect.Type) (field, error) {
 		return f, err
 	}
 
+	if err = f.protect(sf.Tag); err != nil {
+		return f, err
+	}
+
 	fallback, hasDefault := sf.Tag.Lookup("default")
 
 	switch required := sf.Tag.Get("required"); {
@@ -178,6 +185,28 @@ func newField(sf reflect.StructField, outer []reflect.Type) (field, error) {
 	}
 
 	return f, err
+}
+
+// protect reads the tags that say where a value must not come from.
+func (f *field) protect(tag reflect.StructTag) error {
+	for key, to := range map[string]*bool{"secret": &f.secret, "local": &f.local} {
+		given := tag.Get(key)
+		if given != "" && given != "true" {
+			return fmt.Errorf(`the %s tag is %q, want "true" or none`, key, given)
+		}
+
+		*to = given != ""
+	}
+
+	if f.secret && (f.kind == section || f.kind == list && f.item.kind == section) {
+		return errors.New("a struct cannot be a secret, which would protect none of its fields; tag those")
+	}
+
+	if f.kind == list {
+		f.item.secret = f.secret
+	}
+
+	return nil
 }
 
 // constrain reads the tags that narrow down a value.

@@ -10,6 +10,8 @@ import (
 // Driver makes machines in one cloud.
 //
 // Every method may be called again after any failure, from several goroutines at once, and must end when its ctx does.
+// A method of a cloud that may ask to be left alone (Throttled) calls AwaitTurn before each of its calls to the cloud.
+//
 // An error says what kind it is with one of this package's constructors (Terminal, NotFound, Capacity, Throttled, Pending);
 // any other error is taken as transient and tried again.
 type Driver interface {
@@ -22,7 +24,8 @@ type Driver interface {
 	// an object with the right name but without the mark is not the request's machine.
 	Find(ctx context.Context, ref Ref) (Machine, error)
 
-	// List returns every machine and every left-over object that carries the mark of the provider, or an error; never a part.
+	// List returns every machine and every left-over object that carries the mark of the provider, or an error; it gives a
+	// part only with an Unseen error. An object whose mark is the provider's but does not tell the request has an empty RequestID: it is reported, never touched.
 	List(ctx context.Context, providerID string) ([]Machine, error)
 
 	// Remove takes away all that belongs to ref, a half-made machine included, and reports done only once the cloud confirms
@@ -47,7 +50,7 @@ type PowerSwitch interface {
 // flow.
 type Watcher interface {
 	// Watch calls changed for each machine that the cloud says has changed or gone, until ctx ends or the stream breaks.
-	// changed returns at once and may be called from any goroutine. The library calls Watch again after an error, and takes
+	// A Ref without a RequestID says that any machine may have. changed returns at once and may be called from any goroutine. The library calls Watch again after an error, and takes
 	// a full look whenever it does.
 	Watch(ctx context.Context, providerID string, changed func(Ref)) error
 }
@@ -66,12 +69,16 @@ type Request struct {
 	Ref
 	// Identity holds what the library derived from Ref.
 	Identity Identity
+	// Place is where the machine is or will be, as it is recorded in Omni; empty when the driver is no Placer, and for Placer.Place.
+	Place string
 	// Set is the id of the MachineRequestSet that made the request, empty for a request without a set.
 	Set string
 	// TalosVersion has the form "v1.13.5".
 	TalosVersion string
 	// ClassData is the provider data of the machine class, a YAML or JSON document.
 	ClassData string
+	// Extensions are the Talos extensions that the image will have besides those of the Plan's ImageSpec: some need a device.
+	Extensions []string
 }
 
 // Plan is what a driver wants to make for one request.
@@ -133,6 +140,8 @@ type Machine struct {
 	UUID string
 	// Power is the observed power state.
 	Power Power
+	// Place is the place that has the machine or what is left of it; empty when the driver is no Placer.
+	Place string
 	// Boot changes whenever the machine was started or rebooted, as far as the cloud can tell; empty when it cannot.
 	Boot string
 	// State is the cloud's own word for the machine's state.

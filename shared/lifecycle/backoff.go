@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// backoff is a pause that doubles with each failure, up to a limit, with a fifth of jitter either way.
+// backoff is a pause that doubles with each failure, up to a limit. Up to two fifths of jitter come on top, so that the pause is
+// never shorter than it says.
 type backoff struct {
 	first, most time.Duration
 }
@@ -18,8 +19,11 @@ func (b backoff) after(failures int) time.Duration {
 		pause = min(b.most, b.first<<failures)
 	}
 
-	return pause + time.Duration((rand.Float64()*0.4-0.2)*float64(pause))
+	return pause + jitter(2*pause/5)
 }
+
+// jitter returns a random time below d.
+func jitter(d time.Duration) time.Duration { return time.Duration(rand.Float64() * float64(d)) }
 
 // sleep waits for d or for the end of ctx.
 func sleep(ctx context.Context, d time.Duration) {

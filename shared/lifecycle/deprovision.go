@@ -54,11 +54,14 @@ func (p *Provider) orphaned(ctx context.Context, id string) error {
 	}
 
 	if ok {
+		p.sweeper.spare(id)
+
 		return errChanged
 	}
 
 	done, err := p.takeAway(ctx, id)
 	if done {
+		p.sweeper.spare(id)
 		p.log.Info("machine removed, its request was gone", zap.String("request", id))
 	}
 
@@ -69,8 +72,9 @@ func (p *Provider) orphaned(ctx context.Context, id string) error {
 func (p *Provider) leftOver(id string) bool {
 	_, status := p.statuses.get(id)
 	_, rec := p.records.get(id)
+	_, official := p.official.get(id)
 
-	return status || rec || len(p.patchesOf(id)) > 0
+	return status || rec || official || len(p.patchesOf(id)) > 0
 }
 
 // takeAway removes everything of a request but the request; false says that somebody still holds on to a part, and an event
@@ -82,6 +86,21 @@ func (p *Provider) takeAway(ctx context.Context, id string) (bool, error) {
 
 	if err := p.removeMachine(ctx, id); err != nil {
 		return false, err
+	}
+
+	state, official := p.official.get(id)
+
+	_, adopts := p.cfg.Driver.(driver.Adopter)
+
+	if rec, ok := p.records.get(id); ok && !rec.ours() || official && !ok && !adopts {
+		p.log.Warn("the machine was made by a provider on the official library: what it left in the cloud carries no mark and is not ours to remove",
+			zap.String("request", id))
+	}
+
+	if official {
+		if gone, err := remove(ctx, p, p.official, state.Metadata()); err != nil || !gone {
+			return false, wrap(err, "remove the official library's state of %q", id)
+		}
 	}
 
 	gone, err := remove(ctx, p, p.records, newRecord(p.cfg.ID, id).Metadata())
@@ -112,12 +131,10 @@ func (p *Provider) release(ctx context.Context, id string) (bool, error) {
 
 // removeMachine takes the machine away, and what was observed of it. A nil error means that nothing is left.
 func (p *Provider) removeMachine(ctx context.Context, id string) error {
-	done, err := ask(ctx, p, p.cfg.CallTimeout, "removing the machine", func(ctx context.Context) (bool, error) {
-		return p.cfg.Driver.Remove(ctx, p.ref(id))
-	})
+	done, err := p.removeFromCloud(ctx, id)
 
+	// Only the driver's word ends a machine: an error that something was not found may speak of the place that it looked at.
 	switch {
-	case driver.IsNotFound(err):
 	case err != nil:
 		return fmt.Errorf("remove machine of %q: %w", id, err)
 	case !done:

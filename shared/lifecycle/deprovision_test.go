@@ -9,6 +9,7 @@ import (
 
 	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,8 +19,7 @@ import (
 
 func TestNothingIsRemovedBeforeOmniLetsGo(t *testing.T) {
 	run(t, func(w *world) {
-		w.request("pool-a")
-		w.wait(time.Second)
+		w.made("pool-a")
 
 		md := infra.NewMachineRequestStatus("pool-a").Metadata()
 		w.setHeld(md, true)
@@ -42,8 +42,7 @@ func TestNothingIsRemovedBeforeOmniLetsGo(t *testing.T) {
 
 func TestFinalizerStaysUntilTheCloudConfirms(t *testing.T) {
 	run(t, func(w *world) {
-		w.request("pool-a")
-		w.wait(time.Second)
+		w.made("pool-a")
 
 		w.cloud.remove = func() error { return errors.New("500 internal error") }
 
@@ -52,9 +51,7 @@ func TestFinalizerStaysUntilTheCloudConfirms(t *testing.T) {
 		assert.NotEmpty(t, w.finalizers("pool-a"))
 		assert.Less(t, w.cloud.count("remove pool-a"), 20)
 
-		health, err := w.st.Get(w.ctx, infra.NewProviderHealthStatus(providerID).Metadata())
-		require.NoError(t, err)
-		assert.Contains(t, health.(*infra.ProviderHealthStatus).TypedSpec().Value.Error, `"pool-a"`) //nolint:forcetypeassert
+		assert.Contains(t, w.health(), `"pool-a"`)
 
 		w.cloud.remove = nil
 		w.wait(2 * time.Minute)
@@ -62,10 +59,37 @@ func TestFinalizerStaysUntilTheCloudConfirms(t *testing.T) {
 	})
 }
 
+func TestWriteThatLosesARaceHoldsNoTeardownUp(t *testing.T) {
+	for n := 1; ; n++ {
+		writes := 0
+
+		run(t, func(w *world) {
+			w.setWireFault(func() error {
+				if writes++; writes == n {
+					return inmem.ErrVersionConflict(infra.NewMachineRequest("pool-a").Metadata(), resource.VersionUndefined, resource.VersionUndefined)
+				}
+
+				return nil
+			})
+
+			w.holdAll(time.Second)
+			w.request("pool-a")
+			w.wait(time.Minute)
+			w.teardown("pool-a")
+			w.wait(time.Minute)
+			assert.Empty(t, w.finalizers("pool-a"), "write %d of the life", n)
+			assert.Empty(t, w.cloud.names(), "write %d of the life", n)
+		})
+
+		if writes < n {
+			break
+		}
+	}
+}
+
 func TestTeardownIsFinishedWithoutRecordJoinConfigOrStatus(t *testing.T) {
 	run(t, func(w *world) {
-		w.request("pool-a")
-		w.wait(time.Second)
+		w.made("pool-a")
 		w.stop()
 
 		record := resource.NewMetadata("infra-provider:test", "Machines.test.infraprovider.sidero.dev", "pool-a", resource.VersionUndefined)
@@ -99,7 +123,7 @@ func TestTeardownInterruptsProvisioning(t *testing.T) {
 		assert.Contains(t, status.TypedSpec().Value.Status, "create-machine (1/1)")
 
 		w.teardown("pool-a")
-		w.wait(time.Second)
+		w.wait(2 * time.Minute)
 		assert.Empty(t, w.finalizers("pool-a"))
 	})
 }
@@ -147,13 +171,23 @@ func TestRequestThatIsGoneBeforeItIsHeldGetsNoMachine(t *testing.T) {
 func (w *world) force(id string) {
 	md := infra.NewMachineRequest(id).Metadata()
 
-	_, err := w.st.UpdateWithConflicts(w.ctx, md, func(r resource.Resource) error {
-		*r.Metadata().Finalizers() = nil
+	// The provider may put its finalizer back in between.
+	for range 100 {
+		_, err := w.st.UpdateWithConflicts(w.ctx, md, func(r resource.Resource) error {
+			*r.Metadata().Finalizers() = nil
 
-		return nil
-	})
-	require.NoError(w.t, err)
-	require.NoError(w.t, w.st.Destroy(w.ctx, md))
+			return nil
+		})
+		require.NoError(w.t, err)
+
+		if err = w.st.Destroy(w.ctx, md); err == nil {
+			return
+		}
+
+		require.True(w.t, state.IsConflictError(err), err)
+	}
+
+	require.Fail(w.t, "the request does not go")
 }
 
 func TestMachineWhoseRequestWasTakenAwayByForceIsRemoved(t *testing.T) {
@@ -188,8 +222,7 @@ func TestMachineWhoseRequestWasTakenAwayByForceIsRemoved(t *testing.T) {
 
 func TestRequestThatAFullLookMissedKeepsItsMachine(t *testing.T) {
 	run(t, func(w *world) {
-		w.request("pool-a")
-		w.wait(time.Second)
+		w.made("pool-a")
 		w.stop()
 
 		w.hidden = infra.MachineRequestType
@@ -203,8 +236,7 @@ func TestRequestThatAFullLookMissedKeepsItsMachine(t *testing.T) {
 
 func TestRemovalThatTheCloudDoesNotFinishIsReported(t *testing.T) {
 	run(t, func(w *world) {
-		w.request("pool-a")
-		w.wait(time.Second)
+		w.made("pool-a")
 
 		w.cloud.remove = func() error { return driver.Pending(0, "instance is stopping") }
 
@@ -219,5 +251,52 @@ func TestRemovalThatTheCloudDoesNotFinishIsReported(t *testing.T) {
 		w.cloud.remove = nil
 		w.wait(time.Minute)
 		assert.Empty(t, w.health())
+	})
+}
+
+func TestWhatIsNotFoundIsNotGone(t *testing.T) {
+	run(t, func(w *world) {
+		w.request("pool-a")
+		w.wait(time.Second)
+
+		tries := 0
+		w.cloud.remove = func() error {
+			if tries++; tries < 3 {
+				return driver.NotFound("no such project")
+			}
+
+			return nil
+		}
+
+		w.teardown("pool-a")
+		w.wait(time.Minute)
+		assert.Equal(t, 3, tries)
+		assert.Empty(t, w.cloud.names())
+	})
+}
+
+func TestMachineThatIsBeingMadeIsRemovedWhenItIsThere(t *testing.T) {
+	run(t, func(w *world) {
+		made := make(chan struct{})
+		w.cloud.ensure = func(ctx context.Context, _ driver.Task) error {
+			defer close(made)
+
+			select {
+			case <-time.After(time.Minute):
+			case <-ctx.Done():
+			}
+
+			return ctx.Err()
+		}
+
+		w.request("pool-a")
+		w.wait(time.Second)
+		w.teardown("pool-a")
+		w.wait(30 * time.Second)
+		assert.Zero(t, w.cloud.count("remove pool-a"), "a call under way is waited for")
+		w.wait(time.Minute)
+		<-made
+		assert.Equal(t, 1, w.cloud.count("remove pool-a"))
+		assert.Empty(t, w.cloud.names())
 	})
 }

@@ -6,11 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
+	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
 )
 
 func (w *world) healthStatus() *infra.ProviderHealthStatus {
@@ -74,4 +76,77 @@ func TestThrottledCloudIsLeftAloneByLooksAndChecks(t *testing.T) {
 		assert.Greater(t, w.cloud.lists, lists)
 		assert.Equal(t, []string{"pool-a"}, w.cloud.names())
 	})
+}
+
+func TestHealthMayBeAskedAtAnyTime(t *testing.T) {
+	alone(t, func(w *world) {
+		p, cfg := w.newProcess("a")
+		provider, err := lifecycle.New(cfg)
+		require.NoError(t, err)
+
+		ctx, cancel := context.WithCancel(w.ctx)
+		go func() { p.done <- provider.Run(ctx, p.line) }()
+
+		for range 20 {
+			require.NoError(t, provider.Healthy(w.ctx))
+			time.Sleep(time.Millisecond)
+		}
+
+		cancel()
+		require.NoError(t, <-p.done)
+	})
+}
+
+func TestProcessThatWaitsHasNoTroublesOfItsFormerTerm(t *testing.T) {
+	alone(t, func(w *world) {
+		p, cfg := w.newProcess("a")
+		registry := prometheus.NewRegistry()
+		cfg.Metrics = lifecycle.NewMetrics(registry)
+
+		provider, err := lifecycle.New(cfg)
+		require.NoError(t, err)
+
+		ctx, cancel := context.WithCancel(w.ctx)
+		go func() { p.done <- provider.Run(ctx, p.line) }()
+
+		w.request("pool-a")
+		w.wait(time.Minute)
+		w.cloud.mu.Lock()
+		w.cloud.remove = func() error { return errors.New("500 broken") }
+		w.cloud.mu.Unlock()
+		w.teardown("pool-a")
+		w.wait(2 * time.Hour)
+		require.ErrorContains(t, provider.Healthy(w.ctx), "500 broken")
+		require.EqualValues(t, 1, leftOver(t, registry))
+
+		b := w.process("b")
+		p.line.set("", true)
+		w.wait(time.Minute)
+		p.line.set("", false)
+		w.wait(time.Minute)
+		require.NoError(t, provider.Healthy(w.ctx), "what it waits for is another process's trouble")
+		require.Zero(t, leftOver(t, registry))
+
+		b.stop()
+		cancel()
+		require.NoError(t, <-p.done)
+	})
+}
+
+// leftOver returns how many things the metrics say are left over.
+func leftOver(t *testing.T, registry *prometheus.Registry) (sum float64) {
+	t.Helper()
+
+	families, err := registry.Gather()
+	require.NoError(t, err)
+
+	for _, family := range families {
+		if family.GetName() == "omni_infra_left_over" {
+			for _, m := range family.GetMetric() {
+				sum += m.GetGauge().GetValue()
+			}
+		}
+	}
+
+	return sum
 }

@@ -35,12 +35,15 @@ func newJoinSource(ctx context.Context, st state.State, providerID string, log *
 
 	v2 := false
 
-	err := retry(ctx, log, "list resource definitions", time.Minute, func(ctx context.Context) error {
-		list, err := st.List(ctx, resource.NewMetadata(meta.NamespaceName, meta.ResourceDefinitionType, "", resource.VersionUndefined))
+	// The id of a definition is its type in lower case.
+	definition := resource.NewMetadata(meta.NamespaceName, meta.ResourceDefinitionType, "providerjoinconfigs.omni.sidero.dev", resource.VersionUndefined)
 
-		for _, item := range list.Items {
-			// The id of a definition is its type in lower case.
-			v2 = v2 || item.Metadata().ID() == "providerjoinconfigs.omni.sidero.dev"
+	err := retry(ctx, log, "look for provider join configs", time.Minute, func(ctx context.Context) error {
+		_, err := st.Get(ctx, definition)
+		v2 = err == nil
+
+		if state.IsNotFoundError(err) {
+			return nil
 		}
 
 		return err

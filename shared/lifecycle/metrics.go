@@ -13,6 +13,9 @@ type Metrics struct {
 	errors *prometheus.CounterVec
 	phases *prometheus.HistogramVec
 	cloud  prometheus.Gauge
+	place  *prometheus.GaugeVec
+	leader prometheus.Gauge
+	left   *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics.
@@ -29,11 +32,23 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"phase"}),
 		cloud: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "omni_infra_cloud_up",
-			Help: "1 when the last check reached the cloud with valid credentials, else 0.",
+			Help: "1 when the last check reached the cloud with valid credentials, be it some of its places alone, else 0.",
 		}),
+		place: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "omni_infra_place_up",
+			Help: "1 when the last check reached the place, else 0; for clouds whose machines are at several places.",
+		}, []string{"place"}),
+		leader: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "omni_infra_leader",
+			Help: "1 when this process holds the provider's lease and acts, 0 when it waits for another one.",
+		}),
+		left: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "omni_infra_left_over",
+			Help: "What is left over: machines and objects without a request (orphan), with a damaged mark (unreadable), requests that do not go (stuck).",
+		}, []string{"kind"}),
 	}
 
-	registry.MustRegister(m.errors, m.phases, m.cloud)
+	registry.MustRegister(m.errors, m.phases, m.cloud, m.place, m.leader, m.left)
 
 	return m
 }
@@ -55,9 +70,60 @@ func (m *Metrics) checked(err error) {
 		return
 	}
 
-	if err != nil {
+	if err != nil && driver.UnseenOf(err) == nil {
 		m.cloud.Set(0)
 	} else {
 		m.cloud.Set(1)
+	}
+}
+
+// places notes which of the places a check reached.
+func (m *Metrics) places(places []string, err error) {
+	if m == nil {
+		return
+	}
+
+	m.place.Reset()
+
+	unseen := driver.UnseenOf(err)
+
+	for _, place := range places {
+		up := m.place.WithLabelValues(place)
+
+		if err == nil || unseen != nil && !hides(unseen, place) {
+			up.Set(1)
+		} else {
+			up.Set(0)
+		}
+	}
+}
+
+func (m *Metrics) leads(held bool) {
+	if m == nil {
+		return
+	}
+
+	m.leader.Set(0)
+
+	if held {
+		m.leader.Set(1)
+	}
+}
+
+func (m *Metrics) leftOver(findings []Finding) {
+	if m == nil {
+		return
+	}
+
+	for _, kind := range []FindingKind{FindingOrphan, FindingUnreadable, FindingStuck} {
+		n := 0
+
+		for _, f := range findings {
+			if f.Kind == kind {
+				n++
+			}
+		}
+
+		m.left.WithLabelValues(string(kind)).Set(float64(n))
 	}
 }

@@ -24,9 +24,13 @@ type mirror[T resource.Resource] struct {
 	// changed is called after each change, with the zero T for what was not or is no longer there.
 	changed func(before, after T)
 
+	// back is shared with other mirrors of the same Omni; it may be nil.
+	back *comeback
+
 	mu     sync.RWMutex
 	items  map[resource.ID]T
 	gone   map[resource.ID]time.Time // when what we destroyed had been created; the watch has yet to say that it is gone
+	made   map[resource.ID]struct{}  // what we put that was not there before, since the full look under way began; nil when none is
 	filled chan struct{}
 	once   sync.Once
 }
@@ -86,6 +90,10 @@ func (m *mirror[T]) put(res T) {
 		return
 	}
 
+	if _, had := m.items[res.Metadata().ID()]; !had && m.made != nil {
+		m.made[res.Metadata().ID()] = struct{}{}
+	}
+
 	delete(m.gone, res.Metadata().ID())
 	m.items[res.Metadata().ID()] = res
 }
@@ -98,6 +106,7 @@ func (m *mirror[T]) drop(id resource.ID) {
 	if cur, ok := m.items[id]; ok {
 		m.gone[id] = cur.Metadata().Created()
 		delete(m.items, id)
+		delete(m.made, id)
 	}
 }
 
@@ -123,10 +132,15 @@ func (m *mirror[T]) awaitFilled(ctx context.Context) error {
 func (m *mirror[T]) run(ctx context.Context, st state.CoreState, failed func(error)) {
 	pause := backoff{first: 500 * time.Millisecond, most: 30 * time.Second}
 
+	var (
+		others  <-chan struct{}
+		hurries int
+	)
+
 	for tries := 0; ctx.Err() == nil; tries++ {
 		started := time.Now()
 
-		err := m.follow(ctx, st)
+		opened, err := m.follow(ctx, st)
 		if ctx.Err() != nil {
 			return
 		}
@@ -134,22 +148,45 @@ func (m *mirror[T]) run(ctx context.Context, st state.CoreState, failed func(err
 		failed(fmt.Errorf("watch %s: %w", m.kind, err))
 
 		if time.Since(started) > pause.most {
-			tries = 0
+			tries, hurries = 0, 0
 		}
 
-		sleep(ctx, pause.after(tries))
+		// One that comes back while this one tries in vain is heard of as well.
+		if opened || others == nil {
+			others = m.back.next()
+		}
+
+		if hurries == mostHurries {
+			others = nil
+		}
+
+		if await(ctx, pause.after(tries), others) {
+			others = nil
+			hurries++
+		}
 	}
 }
 
-func (m *mirror[T]) follow(ctx context.Context, st state.CoreState) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+// fillTimeout is how long a watch may say nothing before its full look is complete.
+const fillTimeout = time.Minute
+
+// follow keeps the copy up to date until the watch breaks, and reports whether the full look was complete by then.
+func (m *mirror[T]) follow(ctx context.Context, st state.CoreState) (opened bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	silent := time.AfterFunc(fillTimeout, func() { cancel(fmt.Errorf("no word from Omni for %s", fillTimeout)) })
+	defer silent.Stop()
+
+	m.mu.Lock()
+	m.made = map[resource.ID]struct{}{}
+	m.mu.Unlock()
 
 	ch := make(chan []state.Event)
 
 	md := resource.NewMetadata(m.namespace, m.kind, "", resource.VersionUndefined)
 	if err := st.WatchKindAggregated(ctx, md, ch, state.WithBootstrapContents(true)); err != nil {
-		return err
+		return false, cmp.Or(context.Cause(ctx), err)
 	}
 
 	// Until the full look is complete it is collected aside: a part of it never replaces what is known.
@@ -158,21 +195,28 @@ func (m *mirror[T]) follow(ctx context.Context, st state.CoreState) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return opened, context.Cause(ctx)
 		case events := <-ch:
+			if look != nil {
+				silent.Reset(fillTimeout)
+			}
+
 			for _, event := range events {
 				switch event.Type {
 				case state.Errored:
-					return event.Error
+					return opened, event.Error
 				case state.Noop:
 				case state.Bootstrapped:
 					m.replace(look)
 					m.once.Do(func() { close(m.filled) })
+					m.back.tell()
 
-					look = nil
+					look, opened = nil, true
+
+					silent.Stop()
 				case state.Created, state.Updated, state.Destroyed:
 					if err := m.apply(event, look); err != nil {
-						return err
+						return opened, err
 					}
 				}
 			}
@@ -254,6 +298,14 @@ func (m *mirror[T]) replace(look map[resource.ID]T) {
 			delete(m.gone, id)
 		}
 	}
+
+	for id := range m.made {
+		if _, ok := look[id]; !ok {
+			look[id] = before[id]
+		}
+	}
+
+	m.made = nil
 
 	for id, res := range look {
 		if cur, ok := before[id]; ok && newer(cur, res) {

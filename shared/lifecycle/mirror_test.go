@@ -1,7 +1,9 @@
 package lifecycle
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cosi-project/runtime/pkg/resource"
@@ -80,4 +82,31 @@ func TestFullLookUndoesNoWriteOfOurOwn(t *testing.T) {
 
 	m.replace(map[resource.ID]*record{})
 	assert.Empty(t, m.gone)
+}
+
+func TestFullLookDoesNotLoseWhatWasMadeMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gaps{down: map[resource.Type]bool{}, cuts: map[resource.Type]chan struct{}{}, opened: map[resource.Type][]time.Time{}, lag: time.Second}
+		m := newMirror[*record]("ns", "kind", nil, func(_, _ *record) {})
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+
+		m.put(incarnation(t, 1, 1))
+
+		go m.run(ctx, g, func(error) {})
+
+		time.Sleep(500 * time.Millisecond)
+
+		late := incarnation(t, 2, 1)
+		late.md = resource.NewMetadata("ns", "kind", "b", resource.VersionUndefined.Next())
+		m.put(late)
+		require.NoError(t, m.awaitFilled(ctx))
+
+		_, ok := m.get("a")
+		assert.False(t, ok, "it was known before, and the look does not show it")
+
+		_, ok = m.get("b")
+		assert.True(t, ok, "it was made while the look was taken")
+	})
 }

@@ -1,10 +1,13 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,7 +54,7 @@ func (p *Provider) observe(ctx context.Context) {
 			sleep(ctx, max(settleTime, took))
 		}
 
-		sleep(ctx, p.gate.closedFor())
+		p.gate.wait(ctx)
 
 		pause = p.cfg.PollInterval
 		started := time.Now()
@@ -60,6 +63,12 @@ func (p *Provider) observe(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			p.log.Warn("cloud is not seen", zap.Error(err))
 		}
+
+		if p.cfg.Sweep != SweepOff {
+			p.sweep()
+		}
+
+		p.lookForAddresses(ctx)
 
 		took = time.Since(started)
 
@@ -80,6 +89,8 @@ func (p *Provider) watchCloud(ctx context.Context, watcher driver.Watcher, poke 
 	pause := backoff{first: time.Second, most: time.Minute}
 
 	for tries := 0; ctx.Err() == nil; tries++ {
+		p.gate.wait(ctx)
+
 		started := time.Now()
 		err := do(ctx, p, watchTimeout, "watching the cloud", func(ctx context.Context) error { return watcher.Watch(ctx, p.cfg.ID, look) })
 
@@ -102,30 +113,21 @@ func (p *Provider) watchCloud(ctx context.Context, watcher driver.Watcher, poke 
 	}
 }
 
-// look compares one complete list of the cloud's machines with the requests that have one. A list that failed says nothing.
+// look compares one list of the cloud's machines with the requests that have one. A list that failed says nothing, and one that
+// could not see a place says nothing of what may be there.
 func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 	// What was provisioned before the look began has to be in it.
 	provisioned := p.statuses.all(func(s *infra.MachineRequestStatus) bool {
 		return isProvisioned(s) && s.Metadata().Phase() == resource.PhaseRunning
 	})
 
-	list, err := ask(ctx, p, p.cfg.CallTimeout, "listing the cloud's machines", func(ctx context.Context) ([]driver.Machine, error) {
-		return p.cfg.Driver.List(ctx, p.cfg.ID)
-	})
+	v, err := p.list(ctx)
 	if err != nil {
-		return false, fmt.Errorf("list machines: %w", err)
+		return false, err
 	}
 
-	found := make(map[string]driver.Machine, len(list))
-
-	for _, machine := range list {
-		if !machine.Incomplete {
-			found[machine.RequestID] = machine
-		}
-	}
-
-	known := make([]string, 0, len(provisioned))
-	strange := len(provisioned) > 1
+	found := v.whole()
+	known := map[string]string{}
 
 	for _, status := range provisioned {
 		id := status.Metadata().ID()
@@ -136,22 +138,27 @@ func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 		}
 
 		// A machine that this library did not make carries no mark that the driver could see.
-		if rec, ok := p.records.get(id); !ok || rec.spec.Version == 0 {
+		if rec, ok := p.records.get(id); !ok || !rec.ours() {
 			continue
 		}
 
-		known = append(known, id)
-
-		if _, ok := found[id]; ok {
-			strange = false
+		if p.judges(v.unseen, id) {
+			known[id] = p.recordedPlace(id)
+		} else if machine, ok := found[id]; ok && p.looks.saw(id, machine) {
+			p.queue.add(id)
 		}
 	}
 
-	if err := p.looks.none(strange && len(known) > 1, len(known)); err != nil {
+	doubted, err := p.looks.doubt(known, found)
+	if doubted[everywhere] {
 		return false, err
 	}
 
-	for _, id := range known {
+	if p.cfg.Sweep != SweepOff {
+		p.sweepMachines(ctx, v)
+	}
+
+	for id, place := range known {
 		machine, ok := found[id]
 
 		switch {
@@ -159,6 +166,7 @@ func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 			if p.looks.saw(id, machine) {
 				p.queue.add(id)
 			}
+		case doubted[place]:
 		default:
 			switch misses := p.looks.missed(id); {
 			case misses < looksForAbsence:
@@ -171,7 +179,55 @@ func (p *Provider) look(ctx context.Context) (missed bool, err error) {
 		}
 	}
 
-	return missed, nil
+	return missed, err
+}
+
+// view is what one list of the cloud showed.
+type view struct {
+	machines []driver.Machine
+	// unseen is nil when the list was complete.
+	unseen *driver.Unseen
+}
+
+// whole returns the machines that are more than left-over objects, by their requests.
+func (v view) whole() map[string]driver.Machine {
+	found := make(map[string]driver.Machine, len(v.machines))
+
+	for _, machine := range v.machines {
+		if !machine.Incomplete {
+			found[machine.RequestID] = machine
+		}
+	}
+
+	return found
+}
+
+// placeOf returns where the list shows a request's machine, or what there is of it; empty when it does not.
+func (v view) placeOf(id string) string {
+	place := ""
+
+	for _, machine := range v.machines {
+		if machine.RequestID == id && (place == "" || !machine.Incomplete) {
+			place = machine.Place
+		}
+	}
+
+	return place
+}
+
+func (p *Provider) list(ctx context.Context) (v view, err error) {
+	v.machines, err = ask(ctx, p, p.cfg.CallTimeout, "listing the cloud's machines", func(ctx context.Context) ([]driver.Machine, error) {
+		return p.cfg.Driver.List(ctx, p.cfg.ID)
+	})
+	v.unseen = driver.UnseenOf(err)
+	err = wrap(err, "list machines")
+	p.looks.listed(v, err)
+
+	if v.unseen == nil {
+		return v, err
+	}
+
+	return v, nil
 }
 
 // looks remembers how each machine was last seen, how often it was missed since, and since when Omni has not known it.
@@ -180,45 +236,140 @@ type looks struct {
 	last   map[string]driver.Machine
 	misses map[string]int
 	absent map[string]time.Time
-	// empty is since when looks have found none of several machines.
-	empty   time.Time
+	// interfaces are those of the machines of which something was told.
+	interfaces map[string][]driver.Interface
+	// places are those where the last list that showed anything of a request showed it.
+	places map[string][]string
+	// empty is since when looks have found none of several machines, by the place that should have them.
+	empty   map[string]time.Time
 	strange error
+	// failed is how many lists failed in a row, those that could not see a place too; unseen is the last one's error.
+	failed int
+	unseen error
 }
 
-// none notes whether a complete look found none of several machines. All of them gone at once is more often the wrong cloud, as
-// after a slip in its address, than their end: for a while the answer is an error, which health shows, and counts as no look.
-func (l *looks) none(none bool, known int) error {
+// everywhere stands for all places together.
+const everywhere = "\x00" // before all names
+
+// listed notes how a list of the cloud's machines went.
+func (l *looks) listed(v view, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if !none {
-		l.empty, l.strange = time.Time{}, nil
-
-		return nil
+	switch {
+	case err == nil:
+		l.failed, l.unseen = 0, nil
+	case driver.KindOf(err) != driver.KindPending:
+		l.failed, l.unseen = l.failed+1, err
 	}
 
-	if l.empty.IsZero() {
-		l.empty = time.Now()
+	if err != nil && v.unseen == nil {
+		return
 	}
 
-	left := emptyGrace - time.Since(l.empty)
-	if left <= 0 {
-		l.strange = nil
+	places := map[string][]string{}
 
-		return nil
+	for _, machine := range v.machines {
+		if machine.Place != "" && !slices.Contains(places[machine.RequestID], machine.Place) {
+			places[machine.RequestID] = append(places[machine.RequestID], machine.Place)
+		}
 	}
 
-	l.strange = fmt.Errorf("the cloud has none of the %d machines of this provider: is it the right one? They are given up in %s", known, left.Round(time.Second))
+	if v.unseen != nil {
+		for id, before := range l.places {
+			for _, place := range before {
+				if hides(v.unseen, place) && !slices.Contains(places[id], place) {
+					places[id] = append(places[id], place)
+				}
+			}
+		}
+	}
 
-	return l.strange
+	l.places = places
 }
 
-// trouble returns what is strange about the last look, or nil.
+// begun reports whether a list has shown anything yet, be it of some places alone.
+func (l *looks) begun() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.places != nil
+}
+
+// placesOf returns where something of a request was seen last.
+func (l *looks) placesOf(id string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.places[id]
+}
+
+// doubt notes whether a look found none of several machines of a place, or of all places. All of them gone at once is more often the
+// wrong cloud, as after a slip in its address, than their end: for a while the answer is an error, which health shows, and counts
+// as no look at those machines. known holds the machines that the look would have shown, with the place of each.
+func (l *looks) doubt(known map[string]string, found map[string]driver.Machine) (doubted map[string]bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	machines, seen := map[string]int{}, map[string]bool{}
+
+	for id, place := range known {
+		for _, group := range slices.Compact([]string{everywhere, cmp.Or(place, everywhere)}) {
+			_, ok := found[id]
+			machines[group]++
+			seen[group] = seen[group] || ok
+		}
+	}
+
+	before := l.empty
+	l.empty, l.strange, doubted = map[string]time.Time{}, nil, map[string]bool{}
+
+	for _, group := range slices.Sorted(maps.Keys(machines)) {
+		if machines[group] < 2 || seen[group] {
+			continue
+		}
+
+		since, ok := before[group]
+		if !ok {
+			since = time.Now()
+		}
+
+		l.empty[group] = since
+
+		left := (emptyGrace - time.Since(since)).Round(time.Second)
+		if emptyGrace <= time.Since(since) {
+			continue
+		}
+
+		doubted[group] = true
+
+		switch {
+		case l.strange != nil:
+		case group == everywhere:
+			l.strange = fmt.Errorf("the cloud has none of the %d machines of this provider: is it the right one? They are given up in %s", machines[group], left)
+		default:
+			l.strange = fmt.Errorf("place %q has none of the %d machines that were made there: is it the right one? They are given up in %s", group, machines[group], left)
+		}
+	}
+
+	return doubted, l.strange
+}
+
+// trouble returns what is strange about the last look, or nil. One list that failed is none: the next may succeed.
 func (l *looks) trouble() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	return l.strange
+	failed := l.unseen
+	if l.failed < 2 {
+		failed = nil
+	}
+
+	if driver.UnseenOf(failed) != nil {
+		return cmp.Or(l.strange, failed)
+	}
+
+	return cmp.Or(failed, l.strange)
 }
 
 // missed notes that a complete look did not find the machine, and returns how many did not in a row.
@@ -295,6 +446,15 @@ func (l *looks) present(id string) {
 	delete(l.absent, id)
 }
 
+func (l *looks) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.last, l.misses, l.absent, l.places, l.interfaces = nil, nil, nil, nil, nil
+	l.empty, l.strange = nil, nil
+	l.failed, l.unseen = 0, nil
+}
+
 func (l *looks) forget(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -302,4 +462,6 @@ func (l *looks) forget(id string) {
 	delete(l.last, id)
 	delete(l.misses, id)
 	delete(l.absent, id)
+	delete(l.places, id)
+	delete(l.interfaces, id)
 }

@@ -17,19 +17,14 @@ import (
 
 func TestVanishedMachineIsGivenUpAfterTwoCompleteLooks(t *testing.T) {
 	run(t, func(w *world) {
-		w.request("pool-a")
-		w.wait(time.Second)
-
-		status, _ := w.status("pool-a")
-		w.join("pool-a", status.TypedSpec().Value.Id)
-		w.wait(time.Second)
+		w.joined("pool-a")
 
 		w.cloud.list = func() error { return errors.New("list timed out") }
 		w.cloud.drop("pool-a")
 		w.wait(time.Hour)
 
-		status, _ = w.status("pool-a")
-		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage, "a failed list is never absence")
+		status, _ := w.status("pool-a")
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, w.stage("pool-a"), "a failed list is never absence")
 
 		// Omni, played by the test, holds the status.
 		w.setHeld(status.Metadata(), true)
@@ -39,7 +34,7 @@ func TestVanishedMachineIsGivenUpAfterTwoCompleteLooks(t *testing.T) {
 
 		status, _ = w.status("pool-a")
 		assert.Equal(t, resource.PhaseTearingDown, status.Metadata().Phase())
-		assert.Contains(t, status.TypedSpec().Value.Error, "omnictl delete link "+status.TypedSpec().Value.Id)
+		assert.Contains(t, w.failure("pool-a"), "omnictl delete link "+status.TypedSpec().Value.Id)
 	})
 }
 
@@ -50,50 +45,99 @@ func TestVanishedMachineThatNeverJoinedIsMadeAgain(t *testing.T) {
 		w.cloud.drop("pool-a")
 		w.wait(3 * time.Minute)
 
-		status, _ := w.status("pool-a")
-		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage)
-		assert.Empty(t, status.TypedSpec().Value.Error)
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, w.stage("pool-a"))
+		assert.Empty(t, w.failure("pool-a"))
 		assert.Equal(t, []string{"pool-a"}, w.cloud.names())
 		assert.Equal(t, 2, w.cloud.count("create pool-a"))
 	})
 }
 
+func TestLoneMachineThatJoinsAgainAtOnceWasRemovedAllTheSame(t *testing.T) {
+	for name, off := range map[string]bool{"while the provider looks": false, "while no provider is there": true} {
+		run(t, func(w *world) {
+			uuid := w.joined("lone", ofNoSet)
+
+			if off {
+				w.stop()
+			}
+
+			require.NoError(t, w.st.Destroy(w.ctx, infra.NewMachineRegistration(uuid).Metadata()))
+			w.wait(time.Second)
+			w.join("lone", uuid)
+
+			if off {
+				w.start()
+			}
+
+			w.wait(40 * time.Second)
+			assert.Empty(t, w.cloud.names(), name)
+			assert.Equal(t, specs.MachineRequestStatusSpec_FAILED, w.stage("lone"), name)
+			assert.Contains(t, w.failure("lone"), "removed from Omni", name)
+		})
+	}
+}
+
+func TestRegistrationThatAloneWasMadeAgainCostsNoMachine(t *testing.T) {
+	run(t, func(w *world) {
+		uuid := w.joined("lone", ofNoSet)
+		require.NoError(t, w.st.Create(w.ctx, omni.NewMachine(uuid)))
+		w.wait(time.Hour)
+
+		require.NoError(t, w.st.Destroy(w.ctx, infra.NewMachineRegistration(uuid).Metadata()))
+		w.wait(time.Second)
+		w.join("lone", uuid)
+		w.wait(10 * time.Minute)
+		assert.Equal(t, []string{"lone"}, w.cloud.names())
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, w.stage("lone"))
+	})
+}
+
+func TestLoneMachineWithTwoRegistrationsRests(t *testing.T) {
+	run(t, func(w *world) {
+		w.joined("lone", ofNoSet)
+		w.join("lone", "0d5b4f2e-0000-4000-8000-000000000001")
+		w.wait(time.Minute)
+
+		w.mu.Lock()
+		w.calls = nil
+		w.mu.Unlock()
+
+		for range 20 {
+			w.annotate("lone", "example.org/seen", time.Now().String())
+			w.wait(time.Second)
+		}
+
+		w.mu.Lock()
+		defer w.mu.Unlock()
+
+		assert.NotContains(t, w.calls, "update Machines", "the record is left as it is")
+		assert.Equal(t, []string{"lone"}, w.cloud.names())
+	})
+}
+
 func TestLoneRequestThatLostItsMachineWaitsForTheOperator(t *testing.T) {
 	run(t, func(w *world) {
-		w.request("lone", func(r *infra.MachineRequest) { r.Metadata().Labels().Delete(omni.LabelMachineRequestSet) })
-		w.wait(time.Second)
-
-		status, _ := w.status("lone")
-		uuid := status.TypedSpec().Value.Id
-		w.join("lone", uuid)
-		w.wait(time.Second)
+		uuid := w.joined("lone", ofNoSet)
 
 		require.NoError(t, w.st.Destroy(w.ctx, infra.NewMachineRegistration(uuid).Metadata()))
 		w.wait(2 * time.Minute)
 		assert.Empty(t, w.cloud.names(), "the machine would join again")
 
-		status, _ = w.status("lone")
-		assert.Equal(t, specs.MachineRequestStatusSpec_FAILED, status.TypedSpec().Value.Stage)
-		assert.Contains(t, status.TypedSpec().Value.Error, lifecycle.ReplaceAnnotation)
+		assert.Equal(t, specs.MachineRequestStatusSpec_FAILED, w.stage("lone"))
+		assert.Contains(t, w.failure("lone"), lifecycle.ReplaceAnnotation)
 
 		w.annotate("lone", lifecycle.ReplaceAnnotation, "1")
 		w.wait(time.Minute)
 		assert.Equal(t, []string{"lone"}, w.cloud.names())
 
-		status, _ = w.status("lone")
-		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage)
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, w.stage("lone"))
 	})
 }
 
 func TestVanishedMachineOfASetIsLeftToOmniToReplace(t *testing.T) {
 	run(t, func(w *world) {
 		w.holdAll(0)
-		w.request("pool-a")
-		w.wait(time.Second)
-
-		status, _ := w.status("pool-a")
-		w.join("pool-a", status.TypedSpec().Value.Id)
-		w.wait(time.Second)
+		w.joined("pool-a")
 		w.cloud.drop("pool-a")
 
 		// Omni lets go at once, and takes the request back a little later.
@@ -116,34 +160,24 @@ func TestVanishedMachineOfASetIsLeftToOmniToReplace(t *testing.T) {
 func TestVanishedMachineWhoseRequestOmniKeepsIsMadeAgain(t *testing.T) {
 	run(t, func(w *world) {
 		w.holdAll(0)
-		w.request("pool-a")
-		w.wait(time.Second)
-
-		status, _ := w.status("pool-a")
-		w.join("pool-a", status.TypedSpec().Value.Id)
-		w.wait(time.Second)
+		w.joined("pool-a")
 		w.cloud.drop("pool-a")
 		w.wait(3 * time.Minute)
 
-		status, _ = w.status("pool-a")
-		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage)
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, w.stage("pool-a"))
 		assert.Equal(t, 2, w.cloud.count("create pool-a"))
 	})
 }
 
 func TestListThatMissesAMachineEndsNothing(t *testing.T) {
 	run(t, func(w *world) {
-		w.request("pool-a")
-		w.wait(time.Second)
-
-		status, _ := w.status("pool-a")
-		w.join("pool-a", status.TypedSpec().Value.Id)
+		w.joined("pool-a")
 
 		w.cloud.blind = true
 		w.wait(time.Hour)
 
-		status, _ = w.status("pool-a")
-		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage)
+		status, _ := w.status("pool-a")
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, w.stage("pool-a"))
 		assert.Equal(t, resource.PhaseRunning, status.Metadata().Phase())
 		assert.Zero(t, w.cloud.count("remove pool-a"))
 	})
@@ -154,27 +188,22 @@ func TestCrashWhileAMachineVanishesLosesNothing(t *testing.T) {
 	for dies := range 6 {
 		run(t, func(w *world) {
 			w.holdAll(5 * time.Second)
-			w.request("lone", func(r *infra.MachineRequest) { r.Metadata().Labels().Delete(omni.LabelMachineRequestSet) })
-			w.wait(time.Second)
-
-			status, _ := w.status("lone")
-			w.join("lone", status.TypedSpec().Value.Id)
-			w.wait(time.Second)
+			w.joined("lone", ofNoSet)
 			w.cloud.drop("lone")
 
 			vanished, writes := time.Now(), 0
-			w.wireFault = func() error {
+			w.setWireFault(func() error {
 				if writes++; writes > dies {
 					return errors.New("connection reset by peer")
 				}
 
 				return nil
-			}
+			})
 
 			w.wait(90 * time.Second)
 			w.stop()
 
-			w.wireFault = nil
+			w.setWireFault(nil)
 
 			w.start()
 			w.wait(5 * time.Minute)
@@ -191,37 +220,22 @@ func TestCrashWhileAMachineVanishesLosesNothing(t *testing.T) {
 
 func TestLoneMachineThatIsGoneFromOmniAndTheCloudIsNotMadeAgain(t *testing.T) {
 	run(t, func(w *world) {
-		w.request("lone", func(r *infra.MachineRequest) { r.Metadata().Labels().Delete(omni.LabelMachineRequestSet) })
-		w.wait(time.Second)
-
-		status, _ := w.status("lone")
-		w.join("lone", status.TypedSpec().Value.Id)
+		uuid := w.joined("lone", ofNoSet)
 		w.wait(time.Minute)
-
-		require.NoError(t, w.st.Destroy(w.ctx, infra.NewMachineRegistration(status.TypedSpec().Value.Id).Metadata()))
+		require.NoError(t, w.st.Destroy(w.ctx, infra.NewMachineRegistration(uuid).Metadata()))
 		w.cloud.drop("lone")
 		w.wait(5 * time.Minute)
 
 		assert.Empty(t, w.cloud.names())
 		assert.Equal(t, 1, w.cloud.count("create lone"))
-
-		status, _ = w.status("lone")
-		assert.Equal(t, specs.MachineRequestStatusSpec_FAILED, status.TypedSpec().Value.Stage)
+		assert.Equal(t, specs.MachineRequestStatusSpec_FAILED, w.stage("lone"))
 	})
 }
 
 func TestReplaceAnnotationFromBeforeTheLossAsksForNothing(t *testing.T) {
 	run(t, func(w *world) {
-		w.request("lone", func(r *infra.MachineRequest) {
-			r.Metadata().Labels().Delete(omni.LabelMachineRequestSet)
-			r.Metadata().Annotations().Set(lifecycle.ReplaceAnnotation, "1")
-		})
-		w.wait(time.Second)
-
-		status, _ := w.status("lone")
-		w.join("lone", status.TypedSpec().Value.Id)
-		w.wait(time.Second)
-		require.NoError(t, w.st.Destroy(w.ctx, infra.NewMachineRegistration(status.TypedSpec().Value.Id).Metadata()))
+		uuid := w.joined("lone", ofNoSet, func(r *infra.MachineRequest) { r.Metadata().Annotations().Set(lifecycle.ReplaceAnnotation, "1") })
+		require.NoError(t, w.st.Destroy(w.ctx, infra.NewMachineRegistration(uuid).Metadata()))
 		w.wait(5 * time.Minute)
 		assert.Empty(t, w.cloud.names())
 
@@ -236,11 +250,7 @@ func TestCloudWithNoneOfSeveralMachinesIsDoubtedFirst(t *testing.T) {
 		ids := []string{"pool-a", "pool-b", "pool-c"}
 
 		for _, id := range ids {
-			w.request(id)
-			w.wait(time.Second)
-
-			status, _ := w.status(id)
-			w.join(id, status.TypedSpec().Value.Id)
+			w.joined(id)
 		}
 
 		w.wait(2 * time.Minute)
@@ -252,20 +262,13 @@ func TestCloudWithNoneOfSeveralMachinesIsDoubtedFirst(t *testing.T) {
 		w.wait(8 * time.Minute)
 
 		for _, id := range ids {
-			status, ok := w.status(id)
-			require.True(t, ok)
-			assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage)
+			assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, w.stage(id))
 		}
 
-		res, err := w.st.Get(w.ctx, infra.NewProviderHealthStatus(providerID).Metadata())
-		require.NoError(t, err)
-		assert.Contains(t, res.(*infra.ProviderHealthStatus).TypedSpec().Value.Error, "none of the 3 machines") //nolint:forcetypeassert,errcheck // the type asked for
+		assert.Contains(t, w.health(), "none of the 3 machines")
 
 		w.wait(10 * time.Minute)
-
-		res, err = w.st.Get(w.ctx, infra.NewProviderHealthStatus(providerID).Metadata())
-		require.NoError(t, err)
-		assert.Empty(t, res.(*infra.ProviderHealthStatus).TypedSpec().Value.Error) //nolint:forcetypeassert,errcheck // the type asked for
+		assert.Empty(t, w.health())
 		assert.Len(t, w.cloud.names(), 3, "they were made again")
 	})
 }

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/siderolabs/omni/client/api/omni/specs"
@@ -30,6 +31,14 @@ func (p *Provider) provisioned(ctx context.Context, request *infra.MachineReques
 		return p.vanished(ctx, request, status)
 	}
 
+	if err := p.learnPlace(ctx, id); err != nil {
+		return err
+	}
+
+	if err := p.showAddresses(ctx, id); err != nil {
+		return err
+	}
+
 	if err := p.watchLone(ctx, request, joined); err != nil {
 		return err
 	}
@@ -46,8 +55,12 @@ func (p *Provider) provisioned(ctx context.Context, request *infra.MachineReques
 		return err
 	}
 
+	rec, ok := p.records.get(id)
+	if ok && !rec.ours() {
+		return nil
+	}
+
 	if machine, ok := p.looks.machine(id); ok {
-		rec, _ := p.records.get(id)
 		if err := p.report(ctx, id, uuid, machine, rec); err != nil {
 			return err
 		}
@@ -60,12 +73,17 @@ func (p *Provider) provisioned(ctx context.Context, request *infra.MachineReques
 type wish struct {
 	power    driver.Power
 	rebootID string
+	// powerBy and rebootBy say who decides, in words for an operator. They are empty when what an operator's command asks for is
+	// done: once, unlike what the others say, which holds.
+	powerBy, rebootBy string
 }
 
-func (p *Provider) wishOf(request *infra.MachineRequest, uuid string) (wish, error) {
-	if machine, ok := p.machines.get(uuid); ok {
+// standing returns what is asked by those who come before an operator's command: the InfraMachine, else the annotations.
+func standing(request *infra.MachineRequest, machine *infra.Machine) (wish, error) {
+	if machine != nil {
 		spec := machine.TypedSpec().Value
-		w := wish{rebootID: spec.RequestedRebootId, power: driver.PowerOff}
+		by := fmt.Sprintf("the InfraMachine %q", machine.Metadata().ID())
+		w := wish{rebootID: spec.RequestedRebootId, power: driver.PowerOff, powerBy: by, rebootBy: by}
 
 		if spec.PreferredPowerState == specs.InfraMachineSpec_POWER_STATE_ON {
 			w.power = driver.PowerOn
@@ -75,38 +93,91 @@ func (p *Provider) wishOf(request *infra.MachineRequest, uuid string) (wish, err
 	}
 
 	w := wish{rebootID: request.Metadata().Annotations().Raw()[RebootAnnotation]}
-
-	switch value := request.Metadata().Annotations().Raw()[PowerAnnotation]; value {
-	case "":
-	case "on":
-		w.power = driver.PowerOn
-	case "off":
-		w.power = driver.PowerOff
-	default:
-		return w, driver.Terminalf("annotation %s is %q: want \"on\" or \"off\"", PowerAnnotation, value)
+	if w.rebootID != "" {
+		w.rebootBy = fmt.Sprintf("the annotation %s of the machine request", RebootAnnotation)
 	}
 
+	value := request.Metadata().Annotations().Raw()[PowerAnnotation]
+	if value == "" {
+		return w, nil
+	}
+
+	var err error
+	if w.power, err = powerOf(value); err != nil {
+		return w, driver.Terminalf("annotation %s is %w", PowerAnnotation, err)
+	}
+
+	w.powerBy = fmt.Sprintf("the annotation %s of the machine request", PowerAnnotation)
+
 	return w, nil
+}
+
+func powerOf(text string) (driver.Power, error) {
+	switch text {
+	case driver.PowerOn.String():
+		return driver.PowerOn, nil
+	case driver.PowerOff.String():
+		return driver.PowerOff, nil
+	default:
+		return driver.PowerUnknown, fmt.Errorf(`%q: want "on" or "off"`, text)
+	}
+}
+
+// wishOf returns what is asked of the machine. What an operator's command asks for comes last, and is forgotten when somebody
+// else decides: it would come true when nobody expects it any more.
+func (p *Provider) wishOf(ctx context.Context, request *infra.MachineRequest, uuid string, rec *record) (wish, *record, error) {
+	machine, _ := p.machines.get(uuid)
+
+	w, err := standing(request, machine)
+	if err != nil {
+		return w, rec, err
+	}
+
+	if w.powerBy != "" && rec.spec.PowerWish != "" || w.rebootBy != "" && rec.spec.RebootWish != "" {
+		if rec, err = ensure(ctx, p, p.records, rec, func(r *record) {
+			if w.powerBy != "" {
+				r.spec.PowerWish = ""
+			}
+
+			if w.rebootBy != "" {
+				r.spec.RebootWish = ""
+			}
+		}); err != nil {
+			return w, rec, err
+		}
+	}
+
+	if rec.spec.PowerWish != "" {
+		if w.power, err = powerOf(rec.spec.PowerWish); err != nil {
+			return w, rec, driver.Terminalf("the power asked for is %w", err)
+		}
+	}
+
+	if rec.spec.RebootWish != "" {
+		w.rebootID = rec.spec.RebootWish
+	}
+
+	return w, rec, nil
 }
 
 // power brings a machine's switch to what is asked, reboots it when a new reboot id says so, and reports both.
 func (p *Provider) power(ctx context.Context, request *infra.MachineRequest, uuid string) error {
 	id := request.Metadata().ID()
 
-	want, err := p.wishOf(request, uuid)
-	if err != nil {
-		return p.powerFailed(ctx, request, err)
-	}
-
 	rec, _ := p.records.get(id)
 	if rec == nil {
 		rec = newRecord(p.cfg.ID, id)
 	}
 
+	want, rec, err := p.wishOf(ctx, request, uuid, rec)
+	if err != nil {
+		return p.powerFailed(ctx, request, err)
+	}
+
 	rebooting := want.rebootID != "" && (want.rebootID != rec.spec.RebootID || !rec.spec.RebootDone)
 
 	if want.power == driver.PowerUnknown && !rebooting {
-		return p.powerFailed(ctx, request, nil)
+		return p.powerDone(ctx, request)
 	}
 
 	machine, err := p.find(ctx, id)
@@ -119,25 +190,15 @@ func (p *Provider) power(ctx context.Context, request *infra.MachineRequest, uui
 		return p.powerFailed(ctx, request, fmt.Errorf("find machine: %w", err))
 	}
 
-	switcher, ok := p.cfg.Driver.(driver.PowerSwitch)
-	if !ok {
-		return p.powerFailed(ctx, request, driver.Terminalf("power and reboot of machines is not supported by this provider"))
-	}
-
-	if want.power != driver.PowerUnknown && machine.Power != want.power {
-		if err := p.switchPower(ctx, switcher, id, want.power); err != nil {
-			return p.powerFailed(ctx, request, err)
+	if machine, rec, err = p.carryOut(ctx, want, rebooting, rec, machine); err != nil {
+		// What can never come true is not kept for a day when it might.
+		if driver.KindOf(err) == driver.KindTerminal {
+			if _, forgetErr := p.fulfil(ctx, rec, rec.spec.PowerWish, rec.spec.RebootWish); forgetErr != nil {
+				return forgetErr
+			}
 		}
 
-		if machine, err = p.find(ctx, id); err != nil {
-			return p.powerFailed(ctx, request, fmt.Errorf("find machine: %w", err))
-		}
-	}
-
-	if rebooting {
-		if rec, err = p.reboot(ctx, switcher, rec, want.rebootID, machine); err != nil {
-			return p.powerFailed(ctx, request, err)
-		}
+		return p.powerFailed(ctx, request, err)
 	}
 
 	p.looks.saw(id, machine)
@@ -146,13 +207,76 @@ func (p *Provider) power(ctx context.Context, request *infra.MachineRequest, uui
 		return err
 	}
 
-	return p.powerFailed(ctx, request, nil)
+	if rec.spec.PowerWish == machine.Power.String() {
+		if _, err := p.fulfil(ctx, rec, rec.spec.PowerWish, ""); err != nil {
+			return err
+		}
+	}
+
+	if err := p.powerDone(ctx, request); err != nil {
+		return err
+	}
+
+	if rec.spec.PowerWish != "" && rec.spec.PowerWish != machine.Power.String() {
+		return driver.Pending(pendingPause, "the machine of %q is switched %s", id, rec.spec.PowerWish)
+	}
+
+	return nil
+}
+
+// fulfil takes away what an operator's command asked for, unless another one has asked for something else meanwhile.
+func (p *Provider) fulfil(ctx context.Context, rec *record, power, reboot string) (*record, error) {
+	if power == "" && reboot == "" {
+		return rec, nil
+	}
+
+	return ensure(ctx, p, p.records, rec, func(r *record) {
+		if r.spec.PowerWish == power {
+			r.spec.PowerWish = ""
+		}
+
+		if r.spec.RebootWish == reboot {
+			r.spec.RebootWish = ""
+		}
+	})
+}
+
+// carryOut switches and reboots the machine, and returns what it is like after that.
+func (p *Provider) carryOut(ctx context.Context, want wish, rebooting bool, rec *record, machine driver.Machine) (driver.Machine, *record, error) {
+	id := rec.Metadata().ID()
+
+	switcher, ok := p.cfg.Driver.(driver.PowerSwitch)
+	if !ok {
+		return machine, rec, driver.Terminalf("power and reboot of machines is not supported by this provider")
+	}
+
+	if want.power != driver.PowerUnknown && machine.Power != want.power {
+		if err := p.switchPower(ctx, switcher, id, want.power); err != nil {
+			return machine, rec, err
+		}
+
+		found, err := p.find(ctx, id)
+		if err != nil {
+			return machine, rec, fmt.Errorf("find machine: %w", err)
+		}
+
+		machine = found
+	}
+
+	if rebooting {
+		var err error
+		if rec, err = p.reboot(ctx, switcher, rec, want.rebootID, machine); err != nil {
+			return machine, rec, err
+		}
+	}
+
+	return machine, rec, nil
 }
 
 func (p *Provider) switchPower(ctx context.Context, switcher driver.PowerSwitch, id string, want driver.Power) error {
 	p.log.Info("machine is switched", zap.String("request", id), zap.Stringer("power", want))
 
-	err := do(ctx, p, p.cfg.CallTimeout, "switching the machine "+want.String(), func(ctx context.Context) error {
+	err := alter(ctx, p, p.cfg.CallTimeout, "switching the machine "+want.String(), func(ctx context.Context) error {
 		return switcher.SetPower(ctx, p.ref(id), want)
 	})
 
@@ -176,7 +300,7 @@ func (p *Provider) reboot(ctx context.Context, switcher driver.PowerSwitch, rec 
 
 	if !happened && machine.Power == driver.PowerOff {
 		// The wish is answered, or the machine would be rebooted as soon as somebody switches it on.
-		if rec, err = ensure(ctx, p, p.records, rec, func(r *record) { r.spec.RebootDone = true }); err != nil {
+		if rec, err = p.rebooted(ctx, rec); err != nil {
 			return rec, err
 		}
 
@@ -184,7 +308,7 @@ func (p *Provider) reboot(ctx context.Context, switcher driver.PowerSwitch, rec 
 	}
 
 	if !happened {
-		if err := do(ctx, p, p.cfg.CallTimeout, "rebooting the machine", func(ctx context.Context) error {
+		if err := alter(ctx, p, p.cfg.CallTimeout, "rebooting the machine", func(ctx context.Context) error {
 			return switcher.Reboot(ctx, p.ref(rec.Metadata().ID()))
 		}); err != nil {
 			return rec, fmt.Errorf("reboot %q: %w", rebootID, err)
@@ -193,7 +317,18 @@ func (p *Provider) reboot(ctx context.Context, switcher driver.PowerSwitch, rec 
 		p.log.Info("machine was rebooted", zap.String("request", rec.Metadata().ID()), zap.String("reboot_id", rebootID))
 	}
 
-	return ensure(ctx, p, p.records, rec, func(r *record) { r.spec.RebootDone = true })
+	return p.rebooted(ctx, rec)
+}
+
+// rebooted records that the reboot which was asked for is over.
+func (p *Provider) rebooted(ctx context.Context, rec *record) (*record, error) {
+	return ensure(ctx, p, p.records, rec, func(r *record) {
+		r.spec.RebootDone = true
+
+		if r.spec.RebootWish == r.spec.RebootID {
+			r.spec.RebootWish = ""
+		}
+	})
 }
 
 // report writes what was observed of a joined machine. Only the turns of its request do so, or the report could outlive it.
@@ -223,6 +358,17 @@ func (p *Provider) report(ctx context.Context, id, uuid string, machine driver.M
 	})
 
 	return wrap(err, "write infra machine status %q", uuid)
+}
+
+// powerDone clears a power error in the request's status, or says there what of the operator's wishes means nothing.
+func (p *Provider) powerDone(ctx context.Context, request *infra.MachineRequest) error {
+	idle := idleWish(request)
+
+	if err := p.powerFailed(ctx, request, idle); !errors.Is(err, idle) {
+		return err
+	}
+
+	return nil
 }
 
 // powerFailed shows a power error in the request's status, or clears it there.

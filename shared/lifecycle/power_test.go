@@ -127,3 +127,29 @@ func TestImportsDelayNoPowerSwitch(t *testing.T) {
 		assert.Equal(t, 1, w.cloud.count("power pool-a off"))
 	})
 }
+
+func TestReplacementOfAMachineOfASetIsRefusedAloud(t *testing.T) {
+	run(t, func(w *world) {
+		w.request("pool-a")
+		w.wait(time.Second)
+
+		status, _ := w.status("pool-a")
+		w.join("pool-a", status.TypedSpec().Value.Id)
+		w.annotate("pool-a", lifecycle.ReplaceAnnotation, "1")
+		w.wait(time.Minute)
+
+		status, _ = w.status("pool-a")
+		assert.Contains(t, status.TypedSpec().Value.Error, `omni-infra.dev/replace has no effect: this request is of the set "pool"`)
+
+		w.takeCalls()
+		w.wait(time.Hour)
+		assert.Empty(t, w.takeCalls(), "it is said once")
+
+		w.annotate("pool-a", lifecycle.ReplaceAnnotation, "")
+		w.wait(time.Minute)
+
+		status, _ = w.status("pool-a")
+		assert.Empty(t, status.TypedSpec().Value.Error)
+		assert.Equal(t, 1, w.cloud.count("create pool-a"))
+	})
+}

@@ -26,6 +26,17 @@ func (p *Provider) running(ctx context.Context, request *infra.MachineRequest) e
 	}
 
 	status, ok := p.statuses.get(id)
+
+	if rec, known := p.records.get(id); known {
+		if err := rec.readable(); err != nil {
+			if ok && isProvisioned(status) {
+				return p.powerFailed(ctx, request, err)
+			}
+
+			return p.provisionFailed(ctx, request, "read the record", err)
+		}
+	}
+
 	if ok && status.Metadata().Phase() == resource.PhaseTearingDown {
 		return p.letGo(ctx, request, status)
 	}
@@ -34,7 +45,11 @@ func (p *Provider) running(ctx context.Context, request *infra.MachineRequest) e
 		return p.lost(ctx, request, rec)
 	}
 
-	if ok && isProvisioned(status) {
+	if err := p.adopt(ctx, request); err != nil {
+		return err
+	}
+
+	if status, ok := p.statuses.get(id); ok && isProvisioned(status) {
 		return p.provisioned(ctx, request, status)
 	}
 
@@ -48,6 +63,11 @@ func (p *Provider) provision(ctx context.Context, request *infra.MachineRequest)
 
 	wish := requestOf(p.ref(id), request)
 
+	var err error
+	if wish.Place, err = p.place(ctx, request, wish); err != nil {
+		return err
+	}
+
 	plan, err := ask(ctx, p, p.cfg.CallTimeout, "planning", func(ctx context.Context) (driver.Plan, error) { return p.cfg.Driver.Plan(ctx, wish) })
 	if err != nil {
 		return p.provisionFailed(ctx, request, "plan", err)
@@ -60,18 +80,23 @@ func (p *Provider) provision(ctx context.Context, request *infra.MachineRequest)
 
 	rep := &reporter{p: p, request: request, phases: names, uuid: plan.UUID}
 
+	if reached, ok := p.reached.LoadAndDelete(id); ok {
+		rep.from, _ = reached.(int)
+	}
+
 	if err := rep.start(ctx); err != nil {
 		return err
 	}
 
 	// Record, then act: from here on a crash leaves nothing that this provider cannot find again.
-	if _, err := ensure(ctx, p, p.records, newRecord(p.cfg.ID, id), func(r *record) {
-		if r.spec.UUID == "" && r.spec.Names == nil {
+	if _, err := p.keep(ctx, id, func(r *recordSpec) {
+		if r.UUID == "" && r.Names == nil {
 			// A new machine has booted freshly: what was asked of another one is done.
-			r.spec.RebootID, r.spec.RebootDone = request.Metadata().Annotations().Raw()[RebootAnnotation], true
+			r.RebootID, r.RebootDone = request.Metadata().Annotations().Raw()[RebootAnnotation], true
+			r.PowerWish, r.RebootWish = "", ""
 		}
 
-		r.spec.Version, r.spec.UUID, r.spec.Names = recordVersion, plan.UUID, plan.Names
+		r.UUID, r.Names = plan.UUID, plan.Names
 	}); err != nil {
 		return fmt.Errorf("record the plan of %q in Omni: %w", id, err)
 	}
@@ -103,13 +128,21 @@ func (p *Provider) provision(ctx context.Context, request *infra.MachineRequest)
 	}
 
 	for i, phase := range plan.Phases {
+		if p.unwanted(id) {
+			return errChanged
+		}
+
 		started := time.Now()
 
 		err := rep.during(ctx, i, func() error {
-			return do(ctx, p, p.cfg.PhaseTimeout, phase.Name, func(ctx context.Context) error { return phase.Ensure(ctx, task) })
+			return alter(ctx, p, p.cfg.PhaseTimeout, phase.Name, func(ctx context.Context) error { return phase.Ensure(ctx, task) })
 		})
 
 		p.cfg.Metrics.phase(phase.Name, time.Since(started))
+
+		if driver.KindOf(err) == driver.KindPending {
+			p.reached.Store(id, i)
+		}
 
 		if err != nil {
 			return p.provisionFailed(ctx, request, fmt.Sprintf("%s (%d/%d)", phase.Name, i+1, len(plan.Phases)), err)
@@ -139,21 +172,7 @@ func (p *Provider) finish(ctx context.Context, request *infra.MachineRequest, pl
 		return p.provisionFailed(ctx, request, "check machine", fmt.Errorf("machine %q is off after it was started (state %q)", machine.ID, machine.State))
 	}
 
-	if _, err := ensure(ctx, p, p.statuses, infra.NewMachineRequestStatus(request.Metadata().ID()), func(s *infra.MachineRequestStatus) {
-		spec := s.TypedSpec().Value
-		spec.Stage = specs.MachineRequestStatusSpec_PROVISIONED
-		spec.Status, spec.Error = "Provision Complete", ""
-
-		if uuid != "" && spec.Id == "" {
-			spec.Id = uuid
-		}
-
-		copyLabels(s, request)
-
-		if machine.ID != "" {
-			s.Metadata().Labels().Set(omni.LabelMachineInfraID, machine.ID)
-		}
-	}); err != nil {
+	if err := p.showProvisioned(ctx, request, machine, uuid); err != nil {
 		return err
 	}
 
@@ -162,10 +181,20 @@ func (p *Provider) finish(ctx context.Context, request *infra.MachineRequest, pl
 	return nil
 }
 
+// find asks the cloud for a request's machine. Where it is recorded to be decides: a place that cannot be seen says nothing of a
+// machine at another one.
 func (p *Provider) find(ctx context.Context, id string) (driver.Machine, error) {
-	return ask(ctx, p, p.cfg.CallTimeout, "finding the machine", func(ctx context.Context) (driver.Machine, error) {
+	machine, err := ask(ctx, p, p.cfg.CallTimeout, "finding the machine", func(ctx context.Context) (driver.Machine, error) {
 		return p.cfg.Driver.Find(ctx, p.ref(id))
 	})
+
+	if unseen := driver.UnseenOf(err); unseen != nil {
+		if place := p.recordedPlace(id); place != "" && p.judges(unseen, id) {
+			return machine, driver.NotFound("place %q does not have the machine of %q", place, id)
+		}
+	}
+
+	return machine, err
 }
 
 // machineUUID compares what was planned with what the cloud made.
@@ -259,14 +288,18 @@ func requestOf(ref driver.Ref, request *infra.MachineRequest) driver.Request {
 		Set:          set,
 		TalosVersion: "v" + strings.TrimPrefix(spec.TalosVersion, "v"),
 		ClassData:    spec.ProviderData,
+		Extensions:   spec.Extensions,
 	}
 }
 
 // mostText bounds a text in a status.
 const mostText = 4 << 10
 
-// plain makes a foreign text fit for a status: an encoding that Omni refuses would hide the error for good.
+// plain makes a foreign text fit for a status: an encoding that Omni refuses would hide the error for good, and it may repeat a
+// join token.
 func plain(text string) string {
+	text = discreet(text)
+
 	if len(text) > mostText {
 		text = text[:mostText] + "…"
 	}

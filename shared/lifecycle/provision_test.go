@@ -3,6 +3,7 @@ package lifecycle_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -87,16 +88,14 @@ func TestErrorStaysVisibleThroughRetries(t *testing.T) {
 		assert.Greater(t, seen, 1710, "of 1,800 looks in three minutes")
 		assert.Less(t, w.cloud.count("create pool-a"), 12, "pauses grow")
 
-		status, _ := w.status("pool-a")
-		assert.Contains(t, status.TypedSpec().Value.Error, "create-machine (1/1)")
-		assert.Contains(t, status.TypedSpec().Value.Error, "tried ")
+		assert.Contains(t, w.failure("pool-a"), "create-machine (1/1)")
+		assert.Contains(t, w.failure("pool-a"), "tried ")
 
 		w.cloud.ensure = nil
 		w.wait(2 * time.Minute)
 
-		status, _ = w.status("pool-a")
-		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage)
-		assert.Empty(t, status.TypedSpec().Value.Error)
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, w.stage("pool-a"))
+		assert.Empty(t, w.failure("pool-a"))
 	})
 }
 
@@ -108,14 +107,35 @@ func TestBadClassDataIsRefusedBeforeAnythingIsMade(t *testing.T) {
 		w.wait(10 * time.Minute)
 
 		status, _ := w.status("pool-a")
-		assert.Equal(t, specs.MachineRequestStatusSpec_FAILED, status.TypedSpec().Value.Stage)
-		assert.Contains(t, status.TypedSpec().Value.Error, "memroy")
+		assert.Equal(t, specs.MachineRequestStatusSpec_FAILED, w.stage("pool-a"))
+		assert.Contains(t, w.failure("pool-a"), "memroy")
 		assert.Empty(t, status.TypedSpec().Value.Id)
 		assert.Zero(t, w.cloud.count("create pool-a"))
 
 		w.teardown("pool-a")
 		w.wait(time.Second)
 		assert.Empty(t, w.finalizers("pool-a"))
+	})
+}
+
+func TestADriverSeesWhatTheRequestAsksFor(t *testing.T) {
+	run(t, func(w *world) {
+		var seen driver.Request
+
+		w.cloud.plan = func(r driver.Request) error { seen = r; return nil }
+
+		w.request("pool-a", func(r *infra.MachineRequest) {
+			r.TypedSpec().Value.ProviderData = "{cores: 8}"
+			r.TypedSpec().Value.Extensions = []string{"siderolabs/b", "siderolabs/a"}
+		})
+		w.wait(time.Second)
+
+		ref := driver.Ref{ProviderID: providerID, RequestID: "pool-a"}
+		seen.Place = ""
+		assert.Equal(t, driver.Request{
+			Ref: ref, Identity: driver.NewIdentity(ref), Set: "pool", TalosVersion: "v1.13.5", ClassData: "{cores: 8}",
+			Extensions: []string{"siderolabs/b", "siderolabs/a"},
+		}, seen)
 	})
 }
 
@@ -127,9 +147,8 @@ func TestShutdownIsNoFailure(t *testing.T) {
 		w.wait(time.Second)
 		w.stop()
 
-		status, _ := w.status("pool-a")
-		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONING, status.TypedSpec().Value.Stage)
-		assert.Empty(t, status.TypedSpec().Value.Error)
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONING, w.stage("pool-a"))
+		assert.Empty(t, w.failure("pool-a"))
 	})
 }
 
@@ -147,8 +166,7 @@ func TestPanicOfADriverIsShownAndStopsNobodyElse(t *testing.T) {
 		w.request("pool-good")
 		w.wait(time.Second)
 
-		status, _ := w.status("pool-bad")
-		assert.Contains(t, status.TypedSpec().Value.Error, "index out of range")
+		assert.Contains(t, w.failure("pool-bad"), "index out of range")
 		assert.Equal(t, []string{"pool-good"}, w.cloud.names())
 	})
 }
@@ -195,9 +213,8 @@ func TestUUIDThatTheCloudDidNotTakeIsAnError(t *testing.T) {
 				w.request("pool-a")
 				w.wait(time.Second)
 
-				status, _ := w.status("pool-a")
-				assert.Equal(t, specs.MachineRequestStatusSpec_FAILED, status.TypedSpec().Value.Stage)
-				assert.Contains(t, status.TypedSpec().Value.Error, got)
+				assert.Equal(t, specs.MachineRequestStatusSpec_FAILED, w.stage("pool-a"))
+				assert.Contains(t, w.failure("pool-a"), got)
 			})
 		})
 	}
@@ -216,7 +233,6 @@ func TestConflictingWriteOfOmniIsNoError(t *testing.T) {
 			once.Do(func() { first = true })
 
 			if first {
-
 				_, err := w.st.UpdateWithConflicts(w.ctx, infra.NewMachineRequest("pool-a").Metadata(), func(r resource.Resource) error {
 					r.Metadata().Finalizers().Add("ClusterMachineRequestStatusController")
 
@@ -249,15 +265,18 @@ func TestErrorStaysVisibleWhileTheNextTryIsUnderWay(t *testing.T) {
 		w.request("pool-a")
 		w.wait(time.Second)
 
+		starting := 0
+
 		for range 60 {
 			w.wait(time.Second)
+			require.Contains(t, w.failure("pool-a"), "refused to start")
 
-			status, _ := w.status("pool-a")
-			require.Contains(t, status.TypedSpec().Value.Error, "refused to start")
+			if status, _ := w.status("pool-a"); strings.Contains(status.TypedSpec().Value.Status, "instance is starting") {
+				starting++
+			}
 		}
 
-		status, _ := w.status("pool-a")
-		assert.Contains(t, status.TypedSpec().Value.Status, "instance is starting")
+		assert.Greater(t, starting, 20)
 	})
 }
 
@@ -268,11 +287,61 @@ func TestErrorOfAnyFormIsShown(t *testing.T) {
 		w.request("pool-a")
 		w.wait(time.Second)
 
-		status, _ := w.status("pool-a")
-		text := status.TypedSpec().Value.Error
+		text := w.failure("pool-a")
 		assert.True(t, utf8.ValidString(text), "Omni's wire form takes no other")
 		assert.Less(t, len(text), 5<<10)
 		assert.Contains(t, text, "caf\uFFFD €")
+	})
+}
+
+func TestJoinTokenInAnErrorOfTheCloudIsShownNowhere(t *testing.T) {
+	run(t, func(w *world) {
+		w.cloud.ensure = func(_ context.Context, task driver.Task) error {
+			return driver.Capacity(fmt.Errorf("cannot process %q: %w", task.Join.UserData+strings.Join(task.Join.KernelArgs, " "), errors.New("disk is full")))
+		}
+
+		w.request("pool-a")
+		w.wait(time.Second)
+
+		status, _ := w.status("pool-a")
+		text := status.TypedSpec().Value.Error
+		assert.Contains(t, text, "jointoken=(hidden)")
+		assert.Contains(t, text, "disk is full")
+		assert.NotContains(t, text, "v2:ey")
+		assert.NotContains(t, text, "v2%3Aey")
+	})
+}
+
+func TestThrottledCloudIsLeftAloneBetweenTwoSteps(t *testing.T) {
+	run(t, func(w *world) {
+		throttled := false
+		w.cloud.ensure = func(_ context.Context, task driver.Task) error {
+			if task.Request.RequestID == "pool-a" {
+				time.Sleep(2 * time.Second)
+
+				return nil
+			}
+
+			if throttled {
+				return nil
+			}
+
+			throttled = true
+
+			return driver.Throttled(20*time.Second, errors.New("429 too many requests"))
+		}
+
+		w.request("pool-a")
+		w.wait(time.Second)
+		w.request("pool-b")
+		w.wait(15 * time.Second)
+
+		status, _ := w.status("pool-a")
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONING, status.TypedSpec().Value.Stage, "the look at what was made has to wait")
+		w.wait(15 * time.Second)
+
+		status, _ = w.status("pool-a")
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage)
 	})
 }
 
@@ -289,8 +358,85 @@ func TestPartsOfAMachineAreNoMachine(t *testing.T) {
 		w.request("pool-a")
 		w.wait(time.Minute)
 
+		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONING, w.stage("pool-a"))
+		assert.Contains(t, w.failure("pool-a"), "no domain")
+	})
+}
+
+func TestStepThatWaitsForTheCloudIsShownInEveryTurn(t *testing.T) {
+	run(t, func(w *world) {
+		w.cloud.ensure = func(context.Context, driver.Task) error {
+			time.Sleep(3 * time.Second)
+
+			return driver.Pending(time.Second, "the disk is creating")
+		}
+
+		w.request("pool-a")
+		w.wait(10 * time.Second)
+
 		status, _ := w.status("pool-a")
-		assert.Equal(t, specs.MachineRequestStatusSpec_PROVISIONING, status.TypedSpec().Value.Stage)
-		assert.Contains(t, status.TypedSpec().Value.Error, "no domain")
+		assert.Contains(t, status.TypedSpec().Value.Status, "create-machine (1/1)", "the step itself is shown again")
+	})
+}
+
+func TestThrottledCloudIsLeftAloneBetweenTwoCallsOfAMethod(t *testing.T) {
+	run(t, func(w *world) {
+		var quiet, called time.Time
+
+		w.cloud.ensure = func(ctx context.Context, task driver.Task) error {
+			if task.Request.RequestID == "pool-b" && quiet.IsZero() {
+				quiet = time.Now().Add(20 * time.Second)
+
+				return driver.Throttled(20*time.Second, errors.New("429 too many requests"))
+			}
+
+			time.Sleep(2 * time.Second)
+
+			if err := driver.AwaitTurn(ctx); err != nil {
+				return err
+			}
+
+			w.cloud.sync()
+
+			called = time.Now()
+
+			return nil
+		}
+
+		w.request("pool-a")
+		w.wait(time.Second)
+		w.request("pool-b")
+		w.wait(15 * time.Second)
+		require.True(t, called.IsZero(), "the second call waits")
+
+		w.wait(30 * time.Second)
+		assert.Equal(t, []string{"pool-a", "pool-b"}, w.cloud.names())
+		assert.GreaterOrEqual(t, called, quiet)
+	})
+}
+
+func TestWaitForAThrottledCloudIsNotBegunWhenItWouldNotEnd(t *testing.T) {
+	run(t, func(w *world) {
+		w.cloud.check = func(ctx context.Context) error {
+			time.Sleep(2 * time.Second)
+
+			if err := driver.AwaitTurn(ctx); err != nil {
+				w.cloud.note("check has %s: %s", driver.KindOf(err), err)
+
+				return err
+			}
+
+			return nil
+		}
+
+		w.cloud.ensure = func(context.Context, driver.Task) error {
+			return driver.Throttled(20*time.Second, errors.New("429 too many requests"))
+		}
+
+		w.wait(16 * time.Second)
+		w.request("pool-a")
+		w.wait(4 * time.Second)
+
+		assert.Contains(t, strings.Join(w.cloud.calls, "\n"), "check has pending: the cloud asks to be left alone for")
 	})
 }

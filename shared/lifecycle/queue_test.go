@@ -2,6 +2,8 @@ package lifecycle
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,7 +17,7 @@ func TestWishThatComesDuringAFailingTurnIsNotHeldBack(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		var turns atomic.Int32
 
-		q := newQueue(func(string) lane { return promptLane }, func(string) bool { return true }, func(context.Context, string) result {
+		q := newQueue(func(string) pool { return pool{lane: promptLane} }, func(string) bool { return true }, func(context.Context, string) result {
 			turns.Add(1)
 
 			time.Sleep(time.Second)
@@ -51,15 +53,29 @@ func TestWishThatComesDuringAFailingTurnIsNotHeldBack(t *testing.T) {
 func TestTurnEndsWhenWhatItMakesIsNotWantedAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		at := provisionLane
 
-		var took []lane
+		var (
+			at   atomic.Int32 // provisionLane
+			mu   sync.Mutex
+			took []lane
+		)
 
-		q := newQueue(func(string) lane { return at }, func(string) bool { return at == promptLane }, nil)
-		q.work = func(ctx context.Context, _ string) result {
-			took = append(took, at)
+		taken := func() []lane {
+			mu.Lock()
+			defer mu.Unlock()
 
-			if at == provisionLane {
+			return slices.Clone(took)
+		}
+
+		now := func(string) lane { return lane(at.Load()) }
+		q := newQueue(func(key string) pool { return pool{lane: now(key)} }, func(key string) bool { return now(key) == promptLane }, nil)
+		q.grace = time.Minute
+		q.work = func(ctx context.Context, key string) result {
+			mu.Lock()
+			took = append(took, now(key))
+			mu.Unlock()
+
+			if now(key) == provisionLane {
 				<-ctx.Done()
 
 				return result{after: time.Millisecond}
@@ -78,12 +94,19 @@ func TestTurnEndsWhenWhatItMakesIsNotWantedAnyMore(t *testing.T) {
 		q.add("a")
 		synctest.Wait()
 
-		at = promptLane
+		at.Store(int32(promptLane))
 
-		q.add("a")
-		synctest.Wait()
-		assert.Equal(t, []lane{provisionLane, promptLane}, took)
+		for range 3 {
+			q.add("a")
+		}
+
+		time.Sleep(q.grace - time.Second)
+		assert.Equal(t, []lane{provisionLane}, taken())
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, []lane{provisionLane, promptLane}, taken())
+		q.mu.Lock()
 		assert.Empty(t, q.items, "a key at rest costs nothing")
+		q.mu.Unlock()
 
 		cancel()
 		<-done
@@ -97,7 +120,7 @@ func TestTurnIsNotEndedByNewsOfItsOwnWrite(t *testing.T) {
 
 		var ended error
 
-		q := newQueue(func(string) lane { return at }, func(string) bool { return false }, nil)
+		q := newQueue(func(string) pool { return pool{lane: at} }, func(string) bool { return false }, nil)
 		q.work = func(ctx context.Context, _ string) result {
 			if at == provisionLane {
 				return result{}

@@ -27,14 +27,16 @@ var (
 // reconcile takes one turn of a request.
 func (p *Provider) reconcile(ctx context.Context, id string) result {
 	request, ok := p.requests.get(id)
-	if !ok && !p.leftOver(id) {
+	if !ok && !p.leftOver(id) && !p.sweeper.isDoomed(id) {
 		p.forget(id)
 
 		return result{}
 	}
 
-	if wait := p.gate.closedFor(); wait > 0 {
-		return result{after: wait, hold: true}
+	ctx = withTurn(ctx, id)
+
+	if err := p.gate.refusal(); err != nil {
+		return result{after: driver.PauseOf(err), hold: true}
 	}
 
 	switch {
@@ -50,8 +52,7 @@ func (p *Provider) reconcile(ctx context.Context, id string) result {
 // settle decides when the request is looked at again.
 func (p *Provider) settle(ctx context.Context, id string, removing bool, err error) result {
 	if err == nil {
-		p.attempt(id, true)
-		p.stuck.clear(id)
+		p.succeeded(id)
 
 		return result{}
 	}
@@ -75,7 +76,7 @@ func (p *Provider) settle(ctx context.Context, id string, removing bool, err err
 		return result{after: after, hold: true}
 	}
 
-	after := p.pause(err, p.attempt(id, false))
+	after := p.pause(err, p.failed(id, kind))
 	p.log.Warn("request is tried again", zap.String("request", id), zap.Bool("removing", removing), zap.Error(err), zap.Duration("in", after))
 
 	if kind == driver.KindThrottled {
@@ -89,7 +90,7 @@ func (p *Provider) settle(ctx context.Context, id string, removing bool, err err
 	return result{after: after, hold: true}
 }
 
-// pause returns how long to wait after so many failures in a row, this one included.
+// pause returns how long to wait after so many failures of err's kind in a row, this one included.
 func (p *Provider) pause(err error, failures int) time.Duration {
 	pauses := transientPause
 
@@ -104,34 +105,47 @@ func (p *Provider) pause(err error, failures int) time.Duration {
 	return max(pauses.after(failures-1), driver.PauseOf(err))
 }
 
-// attempt counts the failures in a row of a request and returns their number.
-func (p *Provider) attempt(id string, succeeded bool) int {
+// failed counts a failure of a request and returns how many of its kind there were since the last success: the pauses of each
+// kind grow by themselves.
+func (p *Provider) failed(id string, kind driver.Kind) int {
 	p.attemptsMu.Lock()
 	defer p.attemptsMu.Unlock()
 
-	if succeeded {
-		delete(p.attempts, id)
-
-		return 0
+	if p.attempts[id] == nil {
+		p.attempts[id] = map[driver.Kind]int{}
 	}
 
-	p.attempts[id]++
+	p.attempts[id][kind]++
 
-	return p.attempts[id]
+	return p.attempts[id][kind]
 }
 
-// failures returns the number of failures in a row so far.
+// failures returns the number of failures of all kinds since the last success.
 func (p *Provider) failures(id string) int {
 	p.attemptsMu.Lock()
 	defer p.attemptsMu.Unlock()
 
-	return p.attempts[id]
+	sum := 0
+	for _, n := range p.attempts[id] {
+		sum += n
+	}
+
+	return sum
+}
+
+func (p *Provider) succeeded(id string) {
+	p.attemptsMu.Lock()
+	delete(p.attempts, id)
+	p.attemptsMu.Unlock()
+
+	p.stuck.clear(id)
+	p.calls.forget(id)
 }
 
 func (p *Provider) forget(id string) {
-	p.attempt(id, true)
-	p.stuck.clear(id)
+	p.succeeded(id)
 	p.looks.forget(id)
+	p.reached.Delete(id)
 }
 
 // addFinalizer holds the request until its machine is gone; nothing is made before that.
@@ -183,7 +197,11 @@ func (p *Provider) finalizer(ctx context.Context, request *infra.MachineRequest,
 // errChanged ends a turn whose request has changed under it; the change brings the next turn.
 var errChanged = &driver.Error{Kind: driver.KindPending, After: time.Millisecond, Err: errors.New("the request has changed")}
 
-// gate holds every turn back while the cloud asks to be left alone.
+// mostSpread bounds the jitter with which everybody comes back after the cloud asked to be left alone.
+const mostSpread = 5 * time.Second
+
+// gate holds every call to the cloud back while it asks to be left alone. A phase that is under way is not interrupted: its next
+// call is its driver's to hold back.
 type gate struct {
 	mu    sync.Mutex
 	until time.Time
@@ -203,4 +221,38 @@ func (g *gate) closedFor() time.Duration {
 	defer g.mu.Unlock()
 
 	return time.Until(g.until)
+}
+
+// refusal says for how long nothing may be asked of the cloud, or is nil.
+func (g *gate) refusal() error {
+	closed := g.closedFor()
+	if closed <= 0 {
+		return nil
+	}
+
+	return driver.Pending(closed+jitter(min(closed/5, mostSpread)), "the cloud asks to be left alone for %s", closed.Round(time.Second))
+}
+
+// wait returns when the cloud may be asked again, or at the end of ctx.
+func (g *gate) wait(ctx context.Context) {
+	for closed := g.closedFor(); closed > 0 && ctx.Err() == nil; closed = g.closedFor() {
+		sleep(ctx, closed)
+	}
+}
+
+// turn is wait for a call to the cloud that a method of the driver is about to make. It is not begun when ctx would end it.
+func (g *gate) turn(ctx context.Context) error {
+	for closed := g.closedFor(); closed > 0; closed = g.closedFor() {
+		if end, ok := ctx.Deadline(); ok && time.Until(end) <= closed {
+			return g.refusal()
+		}
+
+		sleep(ctx, closed)
+
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+
+	return ctx.Err()
 }

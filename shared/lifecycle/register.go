@@ -26,7 +26,7 @@ func (p *Provider) register(ctx context.Context) error {
 
 		switch {
 		case state.IsNotFoundError(err):
-			return p.st.Create(ctx, want.DeepCopy())
+			return p.write(ctx, func(ctx context.Context) error { return p.st.Create(ctx, want.DeepCopy()) })
 		case err != nil:
 			return err
 		}
@@ -38,7 +38,9 @@ func (p *Provider) register(ctx context.Context) error {
 			return nil
 		}
 
-		return p.st.Update(ctx, want, state.WithUpdateOwner(res.Metadata().Owner()))
+		return p.write(ctx, func(ctx context.Context) error {
+			return p.st.Update(ctx, want, state.WithUpdateOwner(res.Metadata().Owner()))
+		})
 	})
 }
 

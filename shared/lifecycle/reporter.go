@@ -20,6 +20,8 @@ type reporter struct {
 	request *infra.MachineRequest
 	phases  []string
 	uuid    string
+	// from is the first phase that is shown: those before it were done when the last turn ended, and are only looked at again.
+	from int
 
 	mu   sync.Mutex
 	text string
@@ -59,6 +61,10 @@ func (r *reporter) progress(text string) {
 // during runs a phase and shows it, with what it says of its progress, for as long as it takes.
 func (r *reporter) during(ctx context.Context, index int, phase func() error) error {
 	r.progress("")
+
+	if index < r.from {
+		return phase()
+	}
 
 	done := make(chan struct{})
 

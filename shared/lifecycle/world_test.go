@@ -16,17 +16,26 @@ import (
 	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
 	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
 	"github.com/cosi-project/runtime/pkg/state/registry"
+	"github.com/siderolabs/omni/client/api/omni/specs"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/siderolink"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
 )
 
 const providerID = "test"
+
+var (
+	ownedByProvider     = state.WithUpdateOwner("test.ProvisionController")
+	destroyedByProvider = state.WithDestroyOwner("test.ProvisionController")
+)
 
 // cloud is a driver whose machines are entries of a map. It is the smallest subject that the library can drive; what a real
 // cloud does to it is the business of the conformance suite.
@@ -38,6 +47,10 @@ type cloud struct {
 	lists, checks int
 	blind         bool
 
+	// quick is how many phases that do nothing come before the one that makes the machine.
+	quick int
+	// before is told of each call, with the request that it is for, and may fail it, delay it or panic.
+	before func(ctx context.Context, call, request string) error
 	// plan, ensure and remove stand in for the method when they are not nil.
 	plan   func(driver.Request) error
 	ensure func(ctx context.Context, t driver.Task) error
@@ -57,6 +70,27 @@ func (c *cloud) note(format string, args ...any) {
 	defer c.mu.Unlock()
 
 	c.calls = append(c.calls, fmt.Sprintf(format, args...))
+}
+
+// called tells the test of a call.
+func (c *cloud) called(ctx context.Context, call, request string) error {
+	c.mu.Lock()
+	before := c.before
+	c.mu.Unlock()
+
+	if before == nil {
+		return nil
+	}
+
+	return before(ctx, call, request)
+}
+
+// set sets what is told of each call.
+func (c *cloud) set(before func(ctx context.Context, call, request string) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.before = before
 }
 
 func (c *cloud) count(call string) int {
@@ -88,7 +122,11 @@ func (c *cloud) drop(id string) {
 	delete(c.machines, id)
 }
 
-func (c *cloud) Plan(_ context.Context, req driver.Request) (driver.Plan, error) {
+func (c *cloud) Plan(ctx context.Context, req driver.Request) (driver.Plan, error) {
+	if err := c.called(ctx, "plan", req.RequestID); err != nil {
+		return driver.Plan{}, err
+	}
+
 	c.sync()
 
 	if c.plan != nil {
@@ -97,12 +135,21 @@ func (c *cloud) Plan(_ context.Context, req driver.Request) (driver.Plan, error)
 		}
 	}
 
+	phases := make([]driver.Phase, 0, c.quick+1)
+	for i := range c.quick {
+		phases = append(phases, driver.Phase{Name: fmt.Sprintf("prepare-%d", i), Ensure: func(context.Context, driver.Task) error { return nil }})
+	}
+
 	return driver.Plan{
 		UUID:    req.Identity.UUID,
 		Names:   map[string]string{"machine": req.RequestID},
 		Patches: map[string]string{"provider-id": "machine: {}"},
-		Phases: []driver.Phase{{Name: "create-machine", Ensure: func(ctx context.Context, t driver.Task) error {
+		Phases: append(phases, driver.Phase{Name: "create-machine", Ensure: func(ctx context.Context, t driver.Task) error {
 			c.note("create %s", t.Request.RequestID)
+
+			if err := c.called(ctx, "ensure", t.Request.RequestID); err != nil {
+				return err
+			}
 
 			c.sync()
 
@@ -122,11 +169,15 @@ func (c *cloud) Plan(_ context.Context, req driver.Request) (driver.Plan, error)
 			}
 
 			return nil
-		}}},
+		}}),
 	}, nil
 }
 
-func (c *cloud) Find(_ context.Context, ref driver.Ref) (driver.Machine, error) {
+func (c *cloud) Find(ctx context.Context, ref driver.Ref) (driver.Machine, error) {
+	if err := c.called(ctx, "find", ref.RequestID); err != nil {
+		return driver.Machine{}, err
+	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -138,7 +189,11 @@ func (c *cloud) Find(_ context.Context, ref driver.Ref) (driver.Machine, error) 
 	return m, nil
 }
 
-func (c *cloud) List(context.Context, string) ([]driver.Machine, error) {
+func (c *cloud) List(ctx context.Context, _ string) ([]driver.Machine, error) {
+	if err := c.called(ctx, "list", ""); err != nil {
+		return nil, err
+	}
+
 	c.sync()
 
 	if c.list != nil {
@@ -159,8 +214,12 @@ func (c *cloud) List(context.Context, string) ([]driver.Machine, error) {
 	return slices.Collect(maps.Values(c.machines)), nil
 }
 
-func (c *cloud) Remove(_ context.Context, ref driver.Ref) (bool, error) {
+func (c *cloud) Remove(ctx context.Context, ref driver.Ref) (bool, error) {
 	c.note("remove %s", ref.RequestID)
+
+	if err := c.called(ctx, "remove", ref.RequestID); err != nil {
+		return false, err
+	}
 
 	c.sync()
 
@@ -180,6 +239,10 @@ func (c *cloud) Check(ctx context.Context) error {
 	c.checks++
 	c.mu.Unlock()
 
+	if err := c.called(ctx, "check", ""); err != nil {
+		return err
+	}
+
 	c.sync()
 
 	if c.check != nil {
@@ -189,18 +252,41 @@ func (c *cloud) Check(ctx context.Context) error {
 	return nil
 }
 
-func (c *cloud) SetPower(_ context.Context, ref driver.Ref, want driver.Power) error {
+func (c *cloud) SetPower(ctx context.Context, ref driver.Ref, want driver.Power) error {
 	c.note("power %s %s", ref.RequestID, want)
+
+	if err := c.called(ctx, "power", ref.RequestID); err != nil {
+		return err
+	}
+
 	c.change(ref, func(m *driver.Machine) { m.Power = want })
 
 	return nil
 }
 
-func (c *cloud) Reboot(_ context.Context, ref driver.Ref) error {
+func (c *cloud) Reboot(ctx context.Context, ref driver.Ref) error {
 	c.note("reboot %s", ref.RequestID)
+
+	if err := c.called(ctx, "reboot", ref.RequestID); err != nil {
+		return err
+	}
+
 	c.change(ref, func(m *driver.Machine) { m.Boot += "1" })
 
 	return nil
+}
+
+// watching is a cloud that tells of changes, though none ever comes.
+type watching struct{ *cloud }
+
+func (c watching) Watch(ctx context.Context, _ string, _ func(driver.Ref)) error {
+	if err := c.called(ctx, "watch", ""); err != nil {
+		return err
+	}
+
+	<-ctx.Done()
+
+	return ctx.Err()
 }
 
 func (c *cloud) change(ref driver.Ref, f func(*driver.Machine)) {
@@ -218,16 +304,26 @@ type world struct {
 	ctx   context.Context
 	st    state.State
 	cloud *cloud
-	stop  func()
-	fault func(verb string, kind resource.Type) error
+	// driver is the cloud, unless the test says otherwise.
+	driver driver.Driver
+	logs   *observer.ObservedLogs
+	stop   func()
+	fault  func(verb string, kind resource.Type) error
 	// lag is how late the provider is told of each change; hidden drops what a full look says of a kind.
 	lag    time.Duration
 	hidden resource.Type
 
 	mu    sync.Mutex
 	calls []string
+	// hangs says which calls get no answer.
+	hangs func(verb, kind string) bool
+	// cuts breaks the last watch of each kind; muted drops what one says.
+	cuts  map[resource.Type]chan error
+	muted resource.Type
 	// wireFault fails writes of the provider before they reach Omni.
 	wireFault func() error
+	// deadAt fails writes of the provider by their kind, as a process that has crashed sends none.
+	deadAt func(kind string) error
 }
 
 // run runs f in a bubble with a running provider, and checks that the provider ends in seconds and leaves no goroutine.
@@ -237,6 +333,7 @@ func run(t *testing.T, f func(w *world), setup ...func(*world)) {
 		defer cancel()
 
 		w := &world{t: t, ctx: ctx, cloud: &cloud{machines: map[string]driver.Machine{}}}
+		w.driver = w.cloud
 		w.st = state.WrapCore(&faulty{CoreState: namespaced.NewState(inmem.Build), world: w})
 
 		require.NoError(t, registry.NewResourceRegistry(w.st).RegisterDefault(ctx))
@@ -265,7 +362,11 @@ func run(t *testing.T, f func(w *world), setup ...func(*world)) {
 
 // start starts a provider, as a new process would.
 func (w *world) start() {
-	provider, err := lifecycle.New(lifecycle.Config{ID: providerID, Driver: w.cloud, Logger: zaptest.NewLogger(w.t), Schema: "{}"})
+	core, logs := observer.New(zap.DebugLevel)
+	w.logs = logs
+	logger := zap.New(zapcore.NewTee(zaptest.NewLogger(w.t).Core(), core))
+
+	provider, err := lifecycle.New(lifecycle.Config{ID: providerID, Driver: w.driver, Logger: logger, Schema: "{}"})
 	require.NoError(w.t, err)
 
 	ctx, cancel := context.WithCancel(w.ctx)
@@ -278,7 +379,7 @@ func (w *world) start() {
 
 		cancel()
 		require.NoError(w.t, <-done)
-		require.Less(w.t, time.Since(asked), 5*time.Second, "shutdown takes seconds")
+		require.Less(w.t, time.Since(asked), 6*time.Second, "shutdown takes seconds")
 
 		w.stop = func() {}
 	}
@@ -297,13 +398,56 @@ func (w *world) request(id string, change ...func(*infra.MachineRequest)) {
 	require.NoError(w.t, w.st.Create(w.ctx, r))
 }
 
-func (w *world) annotate(id, key, value string) {
+// ofNoSet makes a request one that no set made.
+func ofNoSet(r *infra.MachineRequest) { r.Metadata().Labels().Delete(omni.LabelMachineRequestSet) }
+
+// made requests a machine, waits until it is provisioned and returns its UUID.
+func (w *world) made(id string, change ...func(*infra.MachineRequest)) string {
+	w.request(id, change...)
+	w.wait(time.Second)
+
+	status, ok := w.status(id)
+	require.True(w.t, ok)
+	require.Equal(w.t, specs.MachineRequestStatusSpec_PROVISIONED, status.TypedSpec().Value.Stage, status.TypedSpec().Value.Error)
+
+	return status.TypedSpec().Value.Id
+}
+
+// joined is made, for a machine that has joined Omni.
+func (w *world) joined(id string, change ...func(*infra.MachineRequest)) string {
+	uuid := w.made(id, change...)
+	w.join(id, uuid)
+	w.wait(time.Second)
+
+	return uuid
+}
+
+// stage and failure are what the request's status says; there has to be one.
+func (w *world) stage(id string) specs.MachineRequestStatusSpec_Stage {
+	status, ok := w.status(id)
+	require.True(w.t, ok)
+
+	return status.TypedSpec().Value.Stage
+}
+
+func (w *world) failure(id string) string {
+	status, ok := w.status(id)
+	require.True(w.t, ok)
+
+	return status.TypedSpec().Value.Error
+}
+
+func (w *world) edit(id string, change func(*infra.MachineRequest)) {
 	_, err := w.st.UpdateWithConflicts(w.ctx, infra.NewMachineRequest(id).Metadata(), func(r resource.Resource) error {
-		r.Metadata().Annotations().Set(key, value)
+		change(r.(*infra.MachineRequest)) //nolint:forcetypeassert,errcheck // read by its id
 
 		return nil
 	})
 	require.NoError(w.t, err)
+}
+
+func (w *world) annotate(id, key, value string) {
+	w.edit(id, func(r *infra.MachineRequest) { r.Metadata().Annotations().Set(key, value) })
 }
 
 // join registers the request's machine, as Omni does when it has joined.

@@ -2,6 +2,8 @@ package lifecycle
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/cosi-project/runtime/pkg/state"
@@ -120,18 +122,32 @@ func remove[T resource.Resource](ctx context.Context, p *Provider, m *mirror[T],
 		return true, nil
 	}
 
-	if state.IsConflictError(err) && !state.IsOwnerConflictError(err) {
-		return false, nil
+	if !state.IsConflictError(err) || state.IsOwnerConflictError(err) {
+		return false, err
 	}
 
-	return false, err
+	// Somebody who holds it is waited for: his letting go is news. Without anybody there would be none.
+	fresh, ok, err := fetch(ctx, p, m, ptr)
+	if err != nil || !ok {
+		return !ok && err == nil, err
+	}
+
+	if fresh.Metadata().Finalizers().Empty() {
+		return false, errChanged
+	}
+
+	return false, nil
 }
 
 // tearDown asks everybody to let go of a resource of ours; true says that nobody holds it. The copy in the mirror is torn down
 // as well, so that no turn acts on the old one.
 func tearDown[T resource.Resource](ctx context.Context, p *Provider, m *mirror[T], cur T) (bool, error) {
-	ready, err := call(ctx, p.cfg.CallTimeout, "writing to Omni", func(ctx context.Context) (bool, error) {
-		return p.st.Teardown(ctx, cur.Metadata(), state.WithTeardownOwner(cur.Metadata().Owner()))
+	ready := false
+
+	err := p.write(ctx, func(ctx context.Context) (err error) {
+		ready, err = p.st.Teardown(ctx, cur.Metadata(), state.WithTeardownOwner(cur.Metadata().Owner()))
+
+		return err
 	})
 	if err != nil {
 		return false, err
@@ -148,8 +164,18 @@ func (p *Provider) destroy(ctx context.Context, ptr resource.Pointer, owner stri
 	return p.write(ctx, func(ctx context.Context) error { return p.st.Destroy(ctx, ptr, state.WithDestroyOwner(owner)) })
 }
 
+// write makes one write to Omni.
 func (p *Provider) write(ctx context.Context, f func(context.Context) error) error {
-	_, err := call(ctx, p.cfg.CallTimeout, "writing to Omni", func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
+	return write(ctx, p.lease, p.cfg.CallTimeout, f)
+}
+
+// write makes one write to Omni, where only the process that holds the lease writes.
+func write(ctx context.Context, l *lease, timeout time.Duration, f func(context.Context) error) error {
+	if err := l.check(); err != nil {
+		return fmt.Errorf("writing to Omni: %w", err)
+	}
+
+	_, err := call(ctx, timeout, "writing to Omni", func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
 
 	return err
 }

@@ -15,9 +15,9 @@ import (
 
 // images returns the source of boot images: a factory of one's own, for schematics too, else the one that Omni uses, with
 // Omni making the schematics.
-func (s *settings[C]) images(ctx context.Context, c *client.Client) (*bootasset.Resolver, error) {
-	if s.factory != "" {
-		return bootasset.New(bootasset.Config{Factory: s.factory})
+func images(ctx context.Context, c *client.Client, factory string) (*bootasset.Resolver, error) {
+	if factory != "" {
+		return bootasset.New(bootasset.Config{Factory: factory})
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

@@ -9,16 +9,15 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
-	"github.com/omni-infra/omni-infra-providers/shared/classdata"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
@@ -69,125 +68,71 @@ func Execute[C any](ctx context.Context, p Program[C], args []string, stdout, st
 }
 
 func command[C any](p Program[C]) *cobra.Command {
-	binary := "omni-infra-provider-" + p.Name
-
-	s := &settings[C]{program: p}
-
-	if defaults, err := classdata.Decode[C](""); err == nil {
-		s.config = defaults
-	}
+	binary := p.binary()
 
 	cmd := &cobra.Command{
 		Use:   binary,
 		Short: p.Description,
 		Long: fmt.Sprintf(`%[1]s makes machines for Omni: %[2]s
 
-It runs until it is stopped. Omni has to know it first; an administrator makes its key with
+Without a command it is the provider and runs until it is stopped. Omni has to know it first; an administrator makes its key with
 
     omnictl infraprovider create %[3]s
 
 and hands OMNI_ENDPOINT and OMNI_SERVICE_ACCOUNT_KEY over in the environment.
 
-A flag comes before its environment variable, that before the configuration file, and that before the default.`, binary, p.Description, p.Name),
-		Example:       fmt.Sprintf("  export OMNI_ENDPOINT=https://omni.example.org OMNI_SERVICE_ACCOUNT_KEY=...\n  %s --config-file provider.yaml", binary),
+A setting comes from the first of these that has it:
+
+    1. flags
+    2. environment variables
+    3. the configuration file (--config-file)
+    4. Omni
+    5. the defaults
+
+Omni's part is one line of JSON of the form of the configuration file, in the annotation %[4]s of the InfraProvider
+resource. A provider sees it once the resource carries the label %[5]s with the provider's id. An
+administrator sets both with
+
+    omnictl edit infraprovider %[3]s
+
+The provider follows every change while it runs. What is wrong there is refused, shown as the provider's error in Omni, and
+changes nothing. Not taken from Omni are secrets, how to reach Omni (omni), the provider's id and the form of the log.`,
+			binary, p.Description, p.Name, ConfigAnnotation, omni.LabelInfraProviderID),
+		Example: fmt.Sprintf(`  export OMNI_ENDPOINT=https://omni.example.org OMNI_SERVICE_ACCOUNT_KEY=...
+  %[1]s --config-file provider.yaml
+  %[1]s machines list`, binary),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       Version(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.load(cmd.Flags(), os.LookupEnv); err != nil {
-				return err
-			}
-
-			return s.run(cmd.Context(), cmd.ErrOrStderr())
-		},
-	}
-
-	s.bind(cmd.Flags())
-	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.AddCommand(schemaCommand(p), validateCommand(p), versionCommand(binary))
-
-	return cmd
-}
-
-func schemaCommand[C any](p Program[C]) *cobra.Command {
-	return &cobra.Command{
-		Use:   "schema",
-		Short: "Print the JSON schema of the class data.",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), p.Schema)
-
-			return err
-		},
-	}
-}
-
-func validateCommand[C any](p Program[C]) *cobra.Command {
-	return &cobra.Command{
-		Use:     "validate FILE",
-		Short:   "Check class data, the provider data of a machine class, before Omni has it. FILE may be - for standard input.",
-		Example: "  omni-infra-provider-" + p.Name + " validate class-data.yaml",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			data, err := readFile(args[0], cmd.InOrStdin())
+			l, err := p.read(cmd.Flags(), os.LookupEnv)
 			if err != nil {
 				return err
 			}
 
-			if err := p.Validate(string(data)); err != nil {
-				return fmt.Errorf("%s: %w", args[0], err)
-			}
-
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), args[0]+": ok")
-
-			return err
+			return l.run(cmd.Context(), cmd.ErrOrStderr())
 		},
 	}
+
+	p.defaults().bind(cmd.Flags(), p)
+	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.AddCommand(machinesCommand(p), sweepCommand(p), schemaCommand(p), validateCommand(p), versionCommand(binary))
+
+	return cmd
 }
 
-func readFile(name string, stdin io.Reader) ([]byte, error) {
-	if name == "-" {
-		return io.ReadAll(io.LimitReader(stdin, 1<<20))
-	}
-
-	return os.ReadFile(name)
-}
-
-func versionCommand(binary string) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version.",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), binary, Version())
-
-			return err
-		},
-	}
-}
-
-// version is set by release builds with -ldflags '-X …/shared/runner.version=v1.2.3'.
-var version string
-
-// Version is the program's version: that of the release, else the commit it was built from, else "devel".
-func Version() string {
-	if version != "" {
-		return version
-	}
-
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, setting := range info.Settings {
-			if setting.Key == "vcs.revision" {
-				return "devel-" + setting.Value[:min(12, len(setting.Value))]
-			}
-		}
-	}
-
-	return "devel"
-}
+func (p Program[C]) binary() string { return "omni-infra-provider-" + p.Name }
 
 // errStartup wraps what stops a provider before it has begun.
 var errStartup = errors.New("cannot start")
 
 // startupTimeout is how long the first answers of Omni and of the cloud may take.
 const startupTimeout = 30 * time.Second
+
+// commandPatience is how long a command waits for Omni's first answer.
+const commandPatience = 10 * time.Second
+
+// answerTimeout is how long a command that only asks Omni takes at most.
+const answerTimeout = time.Minute

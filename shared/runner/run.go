@@ -2,17 +2,11 @@ package runner
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"time"
 
 	"github.com/cosi-project/runtime/pkg/state"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/siderolabs/omni/client/pkg/client"
 	omniclient "github.com/siderolabs/omni/client/pkg/client/omni"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/system"
@@ -21,31 +15,24 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/omni-infra/omni-infra-providers/shared/driver"
 	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
 )
 
-func (s *settings[C]) run(ctx context.Context, stderr io.Writer) error {
-	log := s.logger(stderr)
+// run runs the provider until ctx ends, with what the layers say and with what Omni does.
+func (l *layers[C]) run(ctx context.Context, stderr io.Writer) error {
+	local := l.local
+
+	level := zap.NewAtomicLevel()
+	log := local.logger(stderr, level)
 	defer log.Sync() //nolint:errcheck // nothing is left to tell
 
-	d, closeDriver, err := s.program.New(ctx, s.config, log.Named(s.program.Name))
+	omni, err := local.connect(log)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errStartup, err)
 	}
-	defer closeDriver() //nolint:errcheck // the process ends
-
-	omni, err := client.New(s.endpoint,
-		client.WithServiceAccount(s.key),
-		client.WithInsecureSkipTLSVerify(s.insecure),
-		client.WithOmniClientOptions(omniclient.WithProviderID(s.id), omniclient.WithRetryLogger(log.Named("omni"))),
-	)
-	if err != nil {
-		return fmt.Errorf("%w: omni endpoint %q: %w", errStartup, s.endpoint, err)
-	}
 	defer omni.Close() //nolint:errcheck // the process ends
 
-	if err := s.firstContact(ctx, omni.Omni().State(), d, log); err != nil {
+	if err := local.firstContact(ctx, omni.Omni().State(), log, startupTimeout); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -53,34 +40,12 @@ func (s *settings[C]) run(ctx context.Context, stderr io.Writer) error {
 		return fmt.Errorf("%w: %w", errStartup, err)
 	}
 
-	images, err := s.images(ctx, omni)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errStartup, err)
+	s := &supervisor[C]{
+		layers: l, id: local.Provider.ID, st: omni.Omni().State(), log: log, level: level, status: newStatus(log),
+		images: func(ctx context.Context, factory string) (lifecycle.Images, error) { return images(ctx, omni, factory) },
 	}
 
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-
-	provider, err := lifecycle.New(lifecycle.Config{
-		ID: s.id, Name: s.name, Description: s.description, Icon: s.program.Icon, Schema: s.program.Schema,
-		Driver: d, Images: images, Logger: log, Metrics: lifecycle.NewMetrics(registry),
-		Provisions: s.concurrency, Removals: s.concurrency,
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %w", errStartup, err)
-	}
-
-	if s.listen != "" {
-		stop, err := serveStatus(ctx, s.listen, registry, provider.Healthy, log)
-		if err != nil {
-			return fmt.Errorf("%w: %w", errStartup, err)
-		}
-		defer stop()
-	}
-
-	log.Info("provider is running", zap.String("id", s.id), zap.String("omni", s.endpoint), zap.String("version", Version()))
-
-	if err := provider.Run(ctx, omni.Omni().State()); err != nil {
+	if err := s.run(ctx, local.Listen); err != nil {
 		return err
 	}
 
@@ -89,14 +54,24 @@ func (s *settings[C]) run(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// firstContact asks Omni and the cloud one question each. What is wrong in the settings shows here, in one line.
-func (s *settings[C]) firstContact(ctx context.Context, st state.State, d driver.Driver, log *zap.Logger) error {
-	ctx, cancel := context.WithTimeout(ctx, startupTimeout)
-	defer cancel()
-
-	if err := d.Check(ctx); err != nil {
-		return err
+// connect makes the client of Omni; nothing is called yet.
+func (s *settings[C]) connect(log *zap.Logger) (*client.Client, error) {
+	omni, err := client.New(s.Omni.Endpoint,
+		client.WithServiceAccount(s.key),
+		client.WithInsecureSkipTLSVerify(s.Omni.InsecureSkipVerify),
+		client.WithOmniClientOptions(omniclient.WithProviderID(s.Provider.ID), omniclient.WithRetryLogger(log.Named("omni"))),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("omni endpoint %q: %w", s.Omni.Endpoint, err)
 	}
+
+	return omni, nil
+}
+
+// firstContact asks Omni one question. What is wrong in the settings shows here, in one line.
+func (s *settings[C]) firstContact(ctx context.Context, st state.State, log *zap.Logger, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 
 	for {
 		_, err := st.Get(ctx, system.NewSysVersion(system.SysVersionID).Metadata())
@@ -105,24 +80,23 @@ func (s *settings[C]) firstContact(ctx context.Context, st state.State, d driver
 		case err == nil || state.IsNotFoundError(err):
 			return nil
 		case status.Code(err) == codes.Unauthenticated:
-			return fmt.Errorf("omni at %s does not accept the service account key: is it of this Omni, and still valid? `omnictl infraprovider renewkey %s` makes another", s.endpoint, s.id)
+			return fmt.Errorf("omni at %s does not accept the service account key: is it of this Omni, and still valid? `omnictl infraprovider renewkey %s` makes another", s.Omni.Endpoint, s.Provider.ID)
 		case status.Code(err) != codes.Unavailable && ctx.Err() == nil:
-			return fmt.Errorf("omni at %s: %w", s.endpoint, err)
+			return fmt.Errorf("omni at %s: %w", s.Omni.Endpoint, err)
 		}
 
-		log.Warn("omni does not answer, trying again", zap.String("endpoint", s.endpoint), zap.Error(err))
+		log.Warn("omni does not answer, trying again", zap.String("endpoint", s.Omni.Endpoint), zap.Error(err))
 
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("omni at %s does not answer: %w", s.endpoint, err)
+			return fmt.Errorf("omni at %s does not answer: %w", s.Omni.Endpoint, err)
 		case <-time.After(2 * time.Second):
 		}
 	}
 }
 
-func (s *settings[C]) logger(w io.Writer) *zap.Logger {
-	level, _ := zapcore.ParseLevel(s.logLevel) //nolint:errcheck // checked when it was read
-
+// logger returns a logger whose level the caller may change.
+func (s *settings[C]) logger(w io.Writer, level zap.AtomicLevel) *zap.Logger {
 	config := zap.NewProductionEncoderConfig()
 	config.EncodeTime = zapcore.RFC3339TimeEncoder
 	config.EncodeDuration = func(d time.Duration, enc zapcore.PrimitiveArrayEncoder) {
@@ -130,38 +104,16 @@ func (s *settings[C]) logger(w io.Writer) *zap.Logger {
 	}
 
 	encoder := zapcore.NewConsoleEncoder(config)
-	if s.logFormat == "json" {
+	if s.Log.Format == "json" {
 		encoder = zapcore.NewJSONEncoder(config)
 	}
+
+	setLevel(level, s.Log.Level)
 
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level))
 }
 
-// serveStatus answers /healthz and /metrics. The answer about health is kept for a while, so that asking often asks the cloud
-// no more often, and it names nothing: the reason is in the log and in Omni.
-func serveStatus(ctx context.Context, address string, registry *prometheus.Registry, healthy func(context.Context) error, log *zap.Logger) (stop func(), err error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("--listen %s: %w", address, err)
-	}
-
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.Handle("GET /healthz", &healthHandler{check: healthy, log: log})
-
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	done := make(chan struct{})
-
-	go func() {
-		defer close(done)
-
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("health and metrics are not served", zap.Error(err))
-		}
-	}()
-
-	return func() {
-		server.Close() //nolint:errcheck,gosec // the process ends
-		<-done
-	}, nil
+func setLevel(level zap.AtomicLevel, text string) {
+	parsed, _ := zapcore.ParseLevel(text) //nolint:errcheck // checked when it was read
+	level.SetLevel(parsed)
 }

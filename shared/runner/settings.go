@@ -1,40 +1,77 @@
 package runner
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
+	"time"
 
-	"github.com/siderolabs/go-api-signature/pkg/serviceaccount"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
-	"go.yaml.in/yaml/v4"
 
 	"github.com/omni-infra/omni-infra-providers/shared/classdata"
 	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
 )
 
+// common is what every provider is told, in the form that it has in a configuration file. What is local cannot come from Omni.
+type common struct {
+	Omni struct {
+		Endpoint           string `json:"endpoint" doc:"URL of Omni's API."`
+		KeyFile            string `json:"service_account_key_file" doc:"File that holds the service account key."`
+		InsecureSkipVerify bool   `json:"insecure_skip_verify" doc:"Do not verify Omni's TLS certificate." default:"false"`
+	} `json:"omni" doc:"How to reach Omni." local:"true"`
+	Provider struct {
+		ID           string   `json:"id" doc:"The provider's id." local:"true"`
+		Name         string   `json:"name" doc:"The provider's name in Omni."`
+		Description  string   `json:"description" doc:"The provider's description in Omni."`
+		Concurrency  int      `json:"concurrency" doc:"How many machines are made at once, at each place." default:"8" min:"1" max:"256"`
+		Sweep        string   `json:"sweep" doc:"What is done about what is left over in the cloud." default:"report" enum:"report,remove,off"`
+		LeaseSeconds int      `json:"lease_seconds" doc:"How long the provider goes on when it cannot reach Omni; another process takes over after a fifth more." default:"30" min:"5" max:"600"`
+		GonePlaces   []string `json:"gone_places" doc:"Places of the cloud that will not come back: their machines are given up, not removed."`
+	} `json:"provider" doc:"What the provider is to Omni."`
+	ImageFactory string `json:"image_factory" doc:"URL of an image factory of one's own."`
+	Listen       string `json:"listen" doc:"Address for /healthz and /metrics; off when empty."`
+	Log          struct {
+		Level  string `json:"level" doc:"How much is logged." default:"info" enum:"debug,info,warn,error"`
+		Format string `json:"format" doc:"How it is logged." default:"console" enum:"console,json" local:"true"`
+	} `json:"log" doc:"The provider's log."`
+}
+
 // settings is everything that a provider's program is told.
 type settings[C any] struct {
-	program Program[C]
-	config  C
+	common
 
-	endpoint    string
-	key         string
-	keyFile     string
-	insecure    bool
-	id          string
-	name        string
-	description string
-	configFile  string
-	factory     string
-	concurrency int
-	listen      string
-	logLevel    string
-	logFormat   string
+	// config is the provider's own part.
+	config C
+	// key is the service account key. It comes from no document.
+	key string
+}
+
+// defaults returns the settings of a program that is told nothing.
+func (p Program[C]) defaults() *settings[C] {
+	s := &settings[C]{}
+
+	// What a provider requires has no default; where it is missing is found when all layers are known.
+	if config, err := classdata.Decode[C](""); err == nil {
+		s.config = config
+	}
+
+	if common, err := classdata.Decode[common](""); err == nil {
+		s.common = common
+	}
+
+	s.nameBy(p)
+
+	return s
+}
+
+// nameBy fills in the names that follow from the program.
+func (s *settings[C]) nameBy(p Program[C]) {
+	s.Provider.ID = cmp.Or(s.Provider.ID, p.Name)
+	s.Provider.Name = cmp.Or(s.Provider.Name, p.Title)
+	s.Provider.Description = cmp.Or(s.Provider.Description, p.Description)
 }
 
 // environment lists the variables that stand in for a flag, by the flag's name.
@@ -46,171 +83,82 @@ var environment = map[string]string{
 	"provider-description":     "PROVIDER_DESCRIPTION",
 	"config-file":              "PROVIDER_CONFIG_FILE",
 	"image-factory":            "IMAGE_FACTORY_URL",
+	"lease-duration":           "PROVIDER_LEASE_DURATION",
 	"listen":                   "PROVIDER_LISTEN",
 	"log-level":                "LOG_LEVEL",
 }
 
-// bind declares the flags. No default is taken from the environment: --help would print it, the key included.
-func (s *settings[C]) bind(flags *pflag.FlagSet) {
+// bindOmni declares the flags that say how to reach Omni. No default is taken from the environment: --help would print it, the
+// key included.
+func (s *settings[C]) bindOmni(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 
-	flags.StringVar(&s.endpoint, "omni-api-endpoint", "", "URL of Omni's API, as https://omni.example.org ($OMNI_ENDPOINT)")
+	flags.StringVar(&s.Omni.Endpoint, "omni-api-endpoint", s.Omni.Endpoint, "URL of Omni's API, as https://omni.example.org ($OMNI_ENDPOINT)")
 	flags.StringVar(&s.key, "omni-service-account-key", "", "the provider's service account key; better in the environment, where other users cannot see it ($OMNI_SERVICE_ACCOUNT_KEY)")
-	flags.StringVar(&s.keyFile, "omni-service-account-key-file", "", "file that holds the service account key")
-	flags.BoolVar(&s.insecure, "insecure-skip-verify", false, "do not verify Omni's TLS certificate")
-	flags.StringVar(&s.id, "id", s.program.Name, "the provider's id, as Omni knows it ($PROVIDER_ID)")
-	flags.StringVar(&s.name, "provider-name", s.program.Title, "the provider's name in Omni ($PROVIDER_NAME)")
-	flags.StringVar(&s.description, "provider-description", s.program.Description, "the provider's description in Omni ($PROVIDER_DESCRIPTION)")
-	flags.StringVar(&s.configFile, "config-file", "", "configuration file in YAML ($PROVIDER_CONFIG_FILE)")
-	flags.StringVar(&s.factory, "image-factory", "", "URL of an image factory of your own, for schematics and images; by default the one that Omni uses ($IMAGE_FACTORY_URL)")
-	flags.IntVar(&s.concurrency, "concurrency", 8, "how many machines are made at once; as many again are removed at once")
-	flags.StringVar(&s.listen, "listen", "", "address for /healthz and /metrics, as 127.0.0.1:9090; off when empty ($PROVIDER_LISTEN)")
-	flags.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error ($LOG_LEVEL)")
-	flags.StringVar(&s.logFormat, "log-format", "console", "console or json")
-
-	if s.program.Flags != nil {
-		s.program.Flags(flags, &s.config)
-	}
+	flags.StringVar(&s.Omni.KeyFile, "omni-service-account-key-file", s.Omni.KeyFile, "file that holds the service account key")
+	flags.BoolVar(&s.Omni.InsecureSkipVerify, "insecure-skip-verify", s.Omni.InsecureSkipVerify, "do not verify Omni's TLS certificate")
+	flags.StringVar(&s.Provider.ID, "id", s.Provider.ID, "the provider's id, as Omni knows it ($PROVIDER_ID)")
+	flags.String("config-file", "", "configuration file in YAML ($PROVIDER_CONFIG_FILE)")
 }
 
-// load puts the settings together: defaults, then the file, then the environment, then the flags.
-func (s *settings[C]) load(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
-	given := map[string]string{}
+// bind declares all flags.
+func (s *settings[C]) bind(flags *pflag.FlagSet, p Program[C]) {
+	s.bindOmni(flags)
 
-	variables := maps.Clone(environment)
-	maps.Copy(variables, s.program.Env)
+	flags.StringVar(&s.Provider.Name, "provider-name", s.Provider.Name, "the provider's name in Omni ($PROVIDER_NAME)")
+	flags.StringVar(&s.Provider.Description, "provider-description", s.Provider.Description, "the provider's description in Omni ($PROVIDER_DESCRIPTION)")
+	flags.StringVar(&s.ImageFactory, "image-factory", s.ImageFactory, "URL of an image factory of your own, for schematics and images; by default the one that Omni uses ($IMAGE_FACTORY_URL)")
+	flags.IntVar(&s.Provider.Concurrency, "concurrency", s.Provider.Concurrency, "how many machines are made at once, at each place of a cloud that has several; as many again are removed at once")
+	flags.StringVar(&s.Provider.Sweep, "sweep", s.Provider.Sweep, "what is done about what has been left over in the cloud for an hour: report, remove or off")
+	flags.StringSliceVar(&s.Provider.GonePlaces, "gone-places", s.Provider.GonePlaces, "places of the cloud that will not come back, separated by commas: their machines are given up, not removed")
+	flags.Var((*seconds)(&s.Provider.LeaseSeconds), "lease-duration", "how long the provider goes on when it cannot reach Omni; another process takes over after a fifth more ($PROVIDER_LEASE_DURATION)")
+	flags.StringVar(&s.Listen, "listen", s.Listen, "address for /healthz and /metrics, as 127.0.0.1:9090; off when empty ($PROVIDER_LISTEN)")
+	flags.StringVar(&s.Log.Level, "log-level", s.Log.Level, "debug, info, warn or error ($LOG_LEVEL)")
+	flags.StringVar(&s.Log.Format, "log-format", s.Log.Format, "console or json")
 
-	for flag, variable := range variables {
-		if value, ok := lookup(variable); ok && value != "" {
-			given[flag] = value
-		}
+	if p.Flags != nil {
+		p.Flags(flags, &s.config)
 	}
-
-	// A file given as a flag comes before a key in the environment.
-	if flags.Changed("omni-service-account-key-file") && !flags.Changed("omni-service-account-key") {
-		delete(given, "omni-service-account-key")
-	}
-
-	flags.Visit(func(flag *pflag.Flag) { given[flag.Name] = flag.Value.String() })
-
-	if file := given["config-file"]; file != "" {
-		if err := s.readConfigFile(file); err != nil {
-			return err
-		}
-	}
-
-	for _, flag := range slices.Sorted(maps.Keys(given)) {
-		if err := flags.Set(flag, given[flag]); err != nil {
-			return fmt.Errorf("set --%s from %s: %w", flag, variables[flag], err)
-		}
-	}
-
-	return s.check()
-}
-
-// fileSettings is the part of the configuration file that all providers share.
-type fileSettings struct {
-	Omni struct {
-		Endpoint           string `json:"endpoint" doc:"URL of Omni's API."`
-		KeyFile            string `json:"service_account_key_file" doc:"File that holds the service account key."`
-		InsecureSkipVerify bool   `json:"insecure_skip_verify" doc:"Do not verify Omni's TLS certificate." default:"false"`
-	} `json:"omni" doc:"How to reach Omni."`
-	Provider struct {
-		ID          string `json:"id" doc:"The provider's id."`
-		Name        string `json:"name" doc:"The provider's name in Omni."`
-		Description string `json:"description" doc:"The provider's description in Omni."`
-		Concurrency int    `json:"concurrency" doc:"How many machines are made at once." default:"8" min:"1" max:"256"`
-	} `json:"provider" doc:"What the provider is to Omni."`
-	ImageFactory string `json:"image_factory" doc:"URL of an image factory of one's own."`
-}
-
-// readConfigFile reads the configuration file. A key that nobody knows is an error. The key of the service account is not
-// taken from it, since such files are shared and kept in version control.
-func (s *settings[C]) readConfigFile(name string) error {
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return fmt.Errorf("read configuration file: %w", err)
-	}
-
-	var sections map[string]yaml.Node
-	if err := yaml.Unmarshal(data, &sections); err != nil {
-		return fmt.Errorf("read configuration file %q: %w", name, err)
-	}
-
-	if section, ok := sections[s.program.Name]; ok {
-		text, err := yaml.Marshal(&section)
-		if err != nil {
-			return fmt.Errorf("read configuration file %q: %w", name, err)
-		}
-
-		if s.config, err = classdata.DecodeAs[C]("configuration", string(text)); err != nil {
-			return fmt.Errorf("read configuration file %q, section %s: %w", name, s.program.Name, err)
-		}
-
-		delete(sections, s.program.Name)
-	}
-
-	text, err := yaml.Marshal(sections)
-	if err != nil {
-		return fmt.Errorf("read configuration file %q: %w", name, err)
-	}
-
-	file, err := classdata.DecodeAs[fileSettings]("configuration", string(text))
-	if err != nil {
-		return fmt.Errorf("read configuration file %q (besides section %s): %w", name, s.program.Name, err)
-	}
-
-	for _, set := range []struct {
-		to   *string
-		from string
-	}{
-		{&s.endpoint, file.Omni.Endpoint},
-		{&s.keyFile, file.Omni.KeyFile},
-		{&s.id, file.Provider.ID},
-		{&s.name, file.Provider.Name},
-		{&s.description, file.Provider.Description},
-		{&s.factory, file.ImageFactory},
-	} {
-		if set.from != "" {
-			*set.to = set.from
-		}
-	}
-
-	s.insecure, s.concurrency = file.Omni.InsecureSkipVerify, file.Provider.Concurrency
-
-	return nil
 }
 
 // check refuses settings that cannot work, each by the name of its flag.
 func (s *settings[C]) check() error {
-	if err := lifecycle.ValidateID(s.id); err != nil {
+	if err := lifecycle.ValidateID(s.Provider.ID); err != nil {
 		return fmt.Errorf("--id: %w", err)
 	}
 
-	if s.endpoint == "" {
+	if s.Omni.Endpoint == "" {
 		return fmt.Errorf("--omni-api-endpoint or OMNI_ENDPOINT is required: the URL of Omni's API, as https://omni.example.org")
 	}
 
-	if err := checkURL("omni endpoint", s.endpoint, "https://omni.example.org", "http", "https", "grpc"); err != nil {
+	if err := checkURL("omni endpoint", s.Omni.Endpoint, "https://omni.example.org", "http", "https", "grpc"); err != nil {
 		return err
 	}
 
-	if s.factory != "" {
-		if err := checkURL("image factory", s.factory, "https://factory.example.org", "http", "https"); err != nil {
+	if s.ImageFactory != "" {
+		if err := checkURL("image factory", s.ImageFactory, "https://factory.example.org", "http", "https"); err != nil {
 			return err
 		}
 	}
 
-	if s.concurrency < 1 || s.concurrency > 256 {
-		return fmt.Errorf("--concurrency %d: want 1 to 256", s.concurrency)
+	if s.Provider.Concurrency < 1 || s.Provider.Concurrency > 256 {
+		return fmt.Errorf("--concurrency %d: want 1 to 256", s.Provider.Concurrency)
 	}
 
-	if _, err := zapcore.ParseLevel(s.logLevel); err != nil {
-		return fmt.Errorf("--log-level %q: want debug, info, warn or error", s.logLevel)
+	if s.Provider.LeaseSeconds < 5 || s.Provider.LeaseSeconds > 600 {
+		return fmt.Errorf("--lease-duration %s: want 5s to 10m", (*seconds)(&s.Provider.LeaseSeconds))
 	}
 
-	if s.logFormat != "console" && s.logFormat != "json" {
-		return fmt.Errorf("--log-format %q: want console or json", s.logFormat)
+	if modes := []lifecycle.SweepMode{lifecycle.SweepTell, lifecycle.SweepRemove, lifecycle.SweepOff}; !slices.Contains(modes, lifecycle.SweepMode(s.Provider.Sweep)) {
+		return fmt.Errorf("--sweep %q: want report, remove or off", s.Provider.Sweep)
+	}
+
+	if _, err := zapcore.ParseLevel(s.Log.Level); err != nil {
+		return fmt.Errorf("--log-level %q: want debug, info, warn or error", s.Log.Level)
+	}
+
+	if s.Log.Format != "console" && s.Log.Format != "json" {
+		return fmt.Errorf("--log-format %q: want console or json", s.Log.Format)
 	}
 
 	return s.checkKey()
@@ -230,37 +178,20 @@ func checkURL(what, text, example string, schemes ...string) error {
 	}
 }
 
-// checkKey reads the key and compares it with the id. No error quotes it.
-func (s *settings[C]) checkKey() error {
-	const want = "want the value that `omnictl infraprovider create` printed"
+// seconds is a flag for a duration that documents give in whole seconds.
+type seconds int
 
-	if s.key == "" && s.keyFile != "" {
-		data, err := os.ReadFile(s.keyFile)
-		if err != nil {
-			return fmt.Errorf("read service account key: %w", err)
-		}
+func (s *seconds) String() string { return (time.Duration(*s) * time.Second).String() }
 
-		s.key = string(data)
+func (s *seconds) Type() string { return "duration" }
+
+func (s *seconds) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d%time.Second != 0 {
+		return fmt.Errorf("%q: want whole seconds, as 30s", text)
 	}
 
-	s.key = strings.TrimSpace(s.key)
-	if s.key == "" {
-		return fmt.Errorf("OMNI_SERVICE_ACCOUNT_KEY or --omni-service-account-key-file is required: %s", want)
-	}
-
-	account, err := serviceaccount.Decode(s.key)
-	if err != nil {
-		return fmt.Errorf("the service account key is damaged or incomplete: %s", want)
-	}
-
-	id, ok := strings.CutPrefix(account.Name, "infra-provider:")
-	if !ok {
-		return fmt.Errorf("the service account key is of account %q, which is no infra provider: %s", account.Name, want)
-	}
-
-	if id != s.id {
-		return fmt.Errorf("the service account key is of provider %q, but the provider id is %q: set --id or PROVIDER_ID to %q, or use the other key", id, s.id, id)
-	}
+	*s = seconds(d / time.Second)
 
 	return nil
 }

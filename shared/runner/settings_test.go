@@ -37,7 +37,7 @@ func program() Program[cloudConfig] {
 	}
 }
 
-func key(t *testing.T, name string) string {
+func key(t testing.TB, name string) string {
 	t.Helper()
 
 	k, err := pgp.GenerateKey("x", "test", "x@infra-provider.serviceaccount.omni.sidero.dev", time.Hour)
@@ -52,12 +52,17 @@ func key(t *testing.T, name string) string {
 func load(t *testing.T, env map[string]string, args ...string) (*settings[cloudConfig], error) {
 	t.Helper()
 
-	s := &settings[cloudConfig]{program: program(), config: cloudConfig{URI: "cloud:///default"}}
+	p := program()
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	s.bind(flags)
+	p.defaults().bind(flags, p)
 	require.NoError(t, flags.Parse(args))
 
-	return s, s.load(flags, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	l, err := p.read(flags, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	if err != nil {
+		return nil, err
+	}
+
+	return l.settings("")
 }
 
 func write(t *testing.T, text string) string {
@@ -75,27 +80,33 @@ func TestFlagBeatsEnvironmentBeatsFileBeatsDefault(t *testing.T) {
 	s, err := load(t, env)
 	require.NoError(t, err)
 	assert.Equal(t, "cloud:///default", s.config.URI)
-	assert.Equal(t, "cloud", s.id)
-	assert.Equal(t, 8, s.concurrency)
+	assert.Equal(t, "cloud", s.Provider.ID)
+	assert.Equal(t, 8, s.Provider.Concurrency)
 
-	file := write(t, "omni:\n  endpoint: https://file.test\nprovider:\n  name: From file\n  concurrency: 3\ncloud:\n  uri: cloud:///file\n")
+	assert.Equal(t, 30, s.Provider.LeaseSeconds)
+
+	file := write(t, "omni:\n  endpoint: https://file.test\nprovider:\n  name: From file\n  concurrency: 3\n  lease_seconds: 60\ncloud:\n  uri: cloud:///file\n")
 
 	s, err = load(t, env, "--config-file", file)
 	require.NoError(t, err)
 	assert.Equal(t, "cloud:///file", s.config.URI)
-	assert.Equal(t, "https://env.test", s.endpoint)
-	assert.Equal(t, "From file", s.name)
-	assert.Equal(t, 3, s.concurrency)
+	assert.Equal(t, "https://env.test", s.Omni.Endpoint)
+	assert.Equal(t, "From file", s.Provider.Name)
+	assert.Equal(t, 3, s.Provider.Concurrency)
 
-	env["CLOUD_URI"] = "cloud:///env"
+	assert.Equal(t, 60, s.Provider.LeaseSeconds)
+
+	env["CLOUD_URI"], env["PROVIDER_LEASE_DURATION"] = "cloud:///env", "45s"
 	s, err = load(t, env, "--config-file", file)
 	require.NoError(t, err)
 	assert.Equal(t, "cloud:///env", s.config.URI)
+	assert.Equal(t, 45, s.Provider.LeaseSeconds)
 
-	s, err = load(t, env, "--config-file", file, "--cloud-uri", "cloud:///flag", "--omni-api-endpoint", "https://flag.test")
+	s, err = load(t, env, "--config-file", file, "--cloud-uri", "cloud:///flag", "--omni-api-endpoint", "https://flag.test", "--lease-duration", "1m30s")
 	require.NoError(t, err)
+	assert.Equal(t, 90, s.Provider.LeaseSeconds)
 	assert.Equal(t, "cloud:///flag", s.config.URI)
-	assert.Equal(t, "https://flag.test", s.endpoint)
+	assert.Equal(t, "https://flag.test", s.Omni.Endpoint)
 }
 
 func TestWrongSettingIsOneClearLine(t *testing.T) {
@@ -115,6 +126,8 @@ func TestWrongSettingIsOneClearLine(t *testing.T) {
 		{"another provider's key", map[string]string{"OMNI_ENDPOINT": "https://omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good, "PROVIDER_ID": "other"}, nil, `of provider "cloud", but the provider id is "other"`},
 		{"provider id", nil, []string{"--id", "My_Prov"}, "DNS label"},
 		{"log level", map[string]string{"OMNI_ENDPOINT": "https://omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good}, []string{"--log-level", "loud"}, "--log-level"},
+		{"lease", map[string]string{"OMNI_ENDPOINT": "https://omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good}, []string{"--lease-duration", "2s"}, "--lease-duration 2s: want 5s to 10m"},
+		{"lease in the environment", map[string]string{"OMNI_ENDPOINT": "https://omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good, "PROVIDER_LEASE_DURATION": "5500ms"}, nil, "want whole seconds, as 30s"},
 		{"factory", map[string]string{"OMNI_ENDPOINT": "https://omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good}, []string{"--image-factory", "factory"}, "image factory"},
 		{"endpoint with a password", map[string]string{"OMNI_ENDPOINT": "https://me:canary@omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good}, nil, "user and password"},
 		{"factory with a password", map[string]string{"OMNI_ENDPOINT": "https://omni.test", "OMNI_SERVICE_ACCOUNT_KEY": good}, []string{"--image-factory", "https://me:canary@fac tory"}, "user and password"},
@@ -162,6 +175,66 @@ func TestValidateNamesTheFile(t *testing.T) {
 	err := Execute(t.Context(), program(), []string{"validate", file}, &out, &out)
 	require.ErrorContains(t, err, file)
 	require.ErrorContains(t, err, "memroy")
+}
+
+func TestValidateTakesWholeResources(t *testing.T) {
+	p := program()
+	p.Validate = func(data string) error {
+		if strings.Contains(data, "memroy") {
+			return driver.Terminalf("invalid class data: memroy: unknown field")
+		}
+
+		return nil
+	}
+
+	class := func(spec string) string {
+		return "metadata:\n  namespace: default\n  type: MachineClasses.omni.sidero.dev\n  id: workers\nspec:\n" + spec
+	}
+	auto := func(data string) string {
+		return class("  autoprovision:\n    providerid: cloud\n    providerdata: |\n      " + data + "\n")
+	}
+	set := "metadata:\n  namespace: default\n  type: MachineRequestSets.omni.sidero.dev\n  id: pool\nspec:\n  providerid: cloud\n  providerdata: |\n    cores: 2\n"
+
+	for _, tt := range []struct{ name, text, out, err string }{
+		{"class data", "cores: 2\n", "class data: ok", ""},
+		{"class data as JSON", `{"cores": 2}`, "class data: ok", ""},
+		{"nothing", "", "class data: ok", ""},
+		{"wrong class data", "memroy: 2\n", "", "memroy"},
+		{"class", auto("cores: 2"), `machine class "workers" of provider "cloud": ok`, ""},
+		{"wrong class", auto("memroy: 2"), "", `machine class "workers", providerdata: invalid class data: memroy`},
+		{"class and set", auto("cores: 2") + "---\n" + set, `machine request set "pool" of provider "cloud": ok`, ""},
+		{"class without a provider", class("  matchlabels: [a]\n"), "", `machine class "workers" has no autoprovision`},
+		{"class without an id of a provider", class("  autoprovision:\n    providerdata: x\n"), "", "providerid is required"},
+		{"another resource", "metadata:\n  namespace: default\n  type: Clusters.omni.sidero.dev\n  id: c\nspec: {}\n", "", "holds no class data: want a machine class"},
+		{"class and class data", auto("cores: 2") + "---\ncores: 2\n", "", "a document behind the first is no resource of Omni"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var out bytes.Buffer
+
+			file := write(t, tt.text)
+			err := Execute(t.Context(), p, []string{"validate", file}, &out, &out)
+
+			if tt.err != "" {
+				require.ErrorContains(t, err, tt.err)
+				require.ErrorContains(t, err, file)
+
+				return
+			}
+
+			require.NoError(t, err)
+			assert.Contains(t, out.String(), file+": "+tt.out)
+		})
+	}
+}
+
+func TestHelpTellsTheOrderOfSettings(t *testing.T) {
+	var out bytes.Buffer
+
+	require.NoError(t, Execute(t.Context(), program(), []string{"--help"}, &out, &out))
+
+	for _, want := range []string{ConfigAnnotation, "omni.sidero.dev/infra-provider-id", "omnictl edit infraprovider cloud", "4. Omni", "machines", "sweep"} {
+		assert.Contains(t, out.String(), want)
+	}
 }
 
 func TestSchemaIsPrinted(t *testing.T) {

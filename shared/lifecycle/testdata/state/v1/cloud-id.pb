@@ -1,0 +1,2 @@
+
+machinepool-a

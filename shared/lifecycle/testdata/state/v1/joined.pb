@@ -1,0 +1,2 @@
+$b2a7e0f1-3a52-5d2c-9c57-04d4f3b9a3a0
+machinepool-a"$b2a7e0f1-3a52-5d2c-9c57-04d4f3b9a3a0
