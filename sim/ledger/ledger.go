@@ -33,6 +33,13 @@ type Ledger struct {
 	// losing is the call whose reply gets lost, zero for none.
 	losing int
 	outage bool
+	faults []*armedFault
+	slow   sync.WaitGroup
+	ops    map[string]int
+	// changed is told of objects that come and go, nil for nobody.
+	changed chan<- struct{}
+	// look, if not nil, says what objects there are.
+	look func() []Object
 }
 
 // Object is something that a client made in the cloud.
@@ -60,7 +67,7 @@ type entry struct {
 }
 
 // New returns empty books whose clock starts now.
-func New() *Ledger { return &Ledger{start: time.Now()} }
+func New() *Ledger { return &Ledger{start: time.Now(), ops: map[string]int{}} }
 
 // Note adds a line to the history that is no call.
 func (l *Ledger) Note(format string, args ...any) {
@@ -78,12 +85,21 @@ func (l *Ledger) Calls() int {
 	return l.calls
 }
 
+// CallsOf returns how many of them were of an operation.
+func (l *Ledger) CallsOf(op string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.ops[op]
+}
+
 // Made records that an object exists now.
 func (l *Ledger) Made(o Object) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	l.objects = append(l.objects, o)
+	l.changedLocked()
 }
 
 // Gone records that an object exists no more.
@@ -92,25 +108,58 @@ func (l *Ledger) Gone(kind, id string) {
 	defer l.mu.Unlock()
 
 	l.objects = slices.DeleteFunc(l.objects, func(o Object) bool { return o.Kind == kind && o.ID == id })
+	l.changedLocked()
+}
+
+// Notify puts a token into c whenever an object is made or has gone, unless c is full. There is one such channel at a time; nil
+// ends it.
+func (l *Ledger) Notify(c chan<- struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.changed = c
+}
+
+func (l *Ledger) changedLocked() {
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Look makes the ledger ask look what exists, in the place of Made and Gone: for the books of a cloud that is real. look is called
+// from any goroutine, and returns the objects in an order of its own.
+func (l *Ledger) Look(look func() []Object) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.look = look
 }
 
 // Objects returns what exists now, in the order in which it was made.
 func (l *Ledger) Objects() []Object {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	look, objects := l.look, slices.Clone(l.objects)
+	l.mu.Unlock()
 
-	return slices.Clone(l.objects)
+	if look != nil {
+		return look()
+	}
+
+	return objects
 }
 
-// Leaks returns a line for each object that exists though it may not stay, and for each secret that was exposed. It is empty
-// when all is well.
+// Leaks returns a line for each object that exists though it may not stay, for each secret that was exposed, and for each
+// session that called when it was asked to be quiet. It is empty when all is well.
 func (l *Ledger) Leaks() []string {
+	objects := l.Objects()
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	var leaks []string
 
-	for _, o := range l.objects {
+	for _, o := range objects {
 		if !o.Keep {
 			leaks = append(leaks, o.String()+" is left")
 		}
@@ -119,7 +168,8 @@ func (l *Ledger) Leaks() []string {
 	return append(leaks, l.exposed...)
 }
 
-// History returns the entries as text, one a line, each with the time since New on this process's (real or fake) clock.
+// History returns the entries as text, one a line, each with the time since New on this process's (real or fake) clock. In the
+// place of a secret is its name.
 func (l *Ledger) History() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,7 +184,7 @@ func (l *Ledger) History() string {
 		fmt.Fprintf(&b, "%s %s\n", clock(e.at), e.text)
 	}
 
-	return b.String()
+	return l.redactLocked(b.String())
 }
 
 // addLocked appends a line and returns its number, which setLocked takes.

@@ -140,3 +140,41 @@ func TestOutageLetsNoCallThrough(t *testing.T) {
 	require.Equal(t, 1, effects)
 	require.Equal(t, 1, l.Calls())
 }
+
+func TestNotifyTellsOfObjectsAndNeverBlocks(t *testing.T) {
+	l := ledger.New()
+	changed := make(chan struct{}, 1)
+
+	l.Notify(changed)
+	l.Made(ledger.Object{Kind: "vm", ID: "vm-1"})
+	l.Made(ledger.Object{Kind: "vm", ID: "vm-2"})
+	<-changed
+	l.Gone("vm", "vm-1")
+	<-changed
+	l.Notify(nil)
+	l.Gone("vm", "vm-2")
+	require.Empty(t, changed)
+}
+
+func TestHistoryHasTheNameOfASecretInItsPlace(t *testing.T) {
+	l := ledger.New()
+	l.Note("token is %s", "hush-hush-hush")
+	require.NoError(t, l.Secret("join token", "hush-hush-hush"))
+
+	require.NotContains(t, l.History(), "hush")
+	require.Contains(t, l.History(), "token is [join token]")
+	require.Equal(t, "a [join token] b", l.Redact("a hush-hush-hush b"))
+	require.Equal(t, []string{`secret "join token" is in the history`}, l.Leaks())
+}
+
+func TestBooksOfARealCloudLookWhatThereIs(t *testing.T) {
+	l := ledger.New()
+	there := []ledger.Object{{Kind: "vm", ID: "vm-1"}, {Kind: "image", ID: "img-1", Keep: true}}
+
+	l.Look(func() []ledger.Object { return there })
+	require.Equal(t, there, l.Objects())
+	require.Equal(t, []string{"vm vm-1 is left"}, l.Leaks())
+
+	there = nil
+	require.Empty(t, l.Leaks())
+}

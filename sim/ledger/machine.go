@@ -6,6 +6,8 @@ type Machine struct {
 	ID, Name string
 	// UUID is the SMBIOS UUID.
 	UUID string
+	// Place is where it is, in a cloud of several places that fail apart; empty in others.
+	Place string
 	// Tags are the machine's labels, tags or metadata, whatever the cloud calls them.
 	Tags map[string]string
 	// On says whether the machine is switched on.

@@ -35,6 +35,22 @@ func (l *Ledger) Secret(name, value string) error {
 	return nil
 }
 
+// Redact returns text with the names of the secrets that it has in their place.
+func (l *Ledger) Redact(text string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.redactLocked(text)
+}
+
+func (l *Ledger) redactLocked(text string) string {
+	for _, s := range l.secrets {
+		text = strings.ReplaceAll(text, s.value, "["+s.name+"]")
+	}
+
+	return text
+}
+
 // Scan looks for secrets in text, which was found at the named place ("log"). A find is a leak.
 func (l *Ledger) Scan(place, text string) {
 	l.mu.Lock()
@@ -51,9 +67,11 @@ func (l *Ledger) scanLocked(place, text string) {
 
 // findLocked notes the first find of a secret in each place.
 func (l *Ledger) findLocked(s secret, place, text string) {
-	found := fmt.Sprintf("secret %q is in %s", s.name, place)
+	if !strings.Contains(text, s.value) {
+		return
+	}
 
-	if strings.Contains(text, s.value) && !slices.Contains(l.exposed, found) {
+	if found := fmt.Sprintf("secret %q is in %s", s.name, place); !slices.Contains(l.exposed, found) {
 		l.exposed = append(l.exposed, found)
 	}
 }

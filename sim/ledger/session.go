@@ -1,11 +1,22 @@
 package ledger
 
-import "fmt"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
 
 // Session is the connection of one client process to the cloud. Make one for each process with Ledger.Session.
 type Session struct {
 	ledger *Ledger
-	closed bool // guarded by ledger.mu
+
+	// The rest is guarded by ledger.mu.
+	closed bool
+	// quiet is how long no call may come after quietSince.
+	quiet      time.Duration
+	quietSince time.Time
+	grace      time.Duration
 }
 
 type crash struct {
@@ -71,19 +82,29 @@ func (l *Ledger) Disconnect() {
 	l.disconnectLocked()
 }
 
-// Call records a call with its answer around effect, which does the cloud's work. It returns effect's error, or
-// ErrDisconnected when the session is closed by then. object is what the call is about, empty if there is nothing to say.
+// Call is CallContext for a caller that waits for ever.
 func (s *Session) Call(op, object string, effect func() error) error {
+	return s.CallContext(context.Background(), op, object, effect)
+}
+
+// CallContext records a call with its answer around effect, which does the cloud's work, and makes it suffer the faults that
+// were injected. It returns effect's error, ErrDisconnected when the session is closed by then, or that of a fault. object is
+// what the call is about, empty if there is nothing to say. Effect may run after CallContext has returned, when ctx has ended.
+func (s *Session) CallContext(ctx context.Context, op, object string, effect func() error) error {
 	l := s.ledger
 
-	number, line, err := s.begin(op, object)
+	number, line, fault, err := s.begin(op, object)
 	if err != nil {
 		return err
 	}
 
-	err = effect()
+	err = l.play(ctx, fault, effect)
 
 	l.mu.Lock()
+
+	if answer, ok := errors.AsType[*FaultError](err); ok && answer.RetryAfter > 0 {
+		s.quiet, s.quietSince, s.grace = answer.RetryAfter, time.Now(), fault.Grace
+	}
 
 	text := callText(number, op, object)
 
@@ -113,7 +134,7 @@ func (s *Session) Call(op, object string, effect func() error) error {
 }
 
 // begin numbers and records the call, unless the session is closed or the process dies right before it.
-func (s *Session) begin(op, object string) (number, line int, err error) {
+func (s *Session) begin(op, object string) (number, line int, fault Fault, err error) {
 	l := s.ledger
 
 	l.mu.Lock()
@@ -121,7 +142,7 @@ func (s *Session) begin(op, object string) (number, line int, err error) {
 	if s.closed || l.outage {
 		l.mu.Unlock()
 
-		return 0, 0, ErrDisconnected
+		return 0, 0, Fault{}, ErrDisconnected
 	}
 
 	if kill := l.dueLocked(l.calls, false); kill != nil {
@@ -129,14 +150,16 @@ func (s *Session) begin(op, object string) (number, line int, err error) {
 		l.mu.Unlock()
 		kill()
 
-		return 0, 0, ErrDisconnected
+		return 0, 0, Fault{}, ErrDisconnected
 	}
 
 	defer l.mu.Unlock()
 
 	l.calls++
+	l.ops[op]++
+	s.quietLocked(op)
 
-	return l.calls, l.addLocked(callText(l.calls, op, object) + " ..."), nil
+	return l.calls, l.addLocked(callText(l.calls, op, object) + " ..."), l.faultLocked(op), nil
 }
 
 // dueLocked returns the kill function when the process has to die now, and closes the sessions. call is the last one that

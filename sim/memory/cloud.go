@@ -2,6 +2,8 @@
 // with the manners of a real one. Operations take time, names of machines are not unique, a volume in use cannot be deleted,
 // a running machine neither. Calls fail on demand. What runs inside a machine is a function (Options.Boot).
 //
+// Several clouds can be the zones of one, each with a front end of its own (Zones).
+//
 // Not modelled: networks, quotas other than the number of machines, permissions, paging, more than one project.
 package memory
 
@@ -41,6 +43,7 @@ type Options struct {
 // Cloud is the simulated cloud. Its own methods are those of its owner and of tests; clients use Client.
 type Cloud struct {
 	opts   Options
+	zone   string // empty for a cloud by itself
 	ledger *ledger.Ledger
 	ctx    context.Context // It is the life of the cloud, not of a call.
 	cancel context.CancelFunc
@@ -54,15 +57,18 @@ type Cloud struct {
 	volumes map[string]*Volume
 	vms     map[string]*machine
 	faults  []*Fault
+	cut     *Fault // what hits each call while the cloud is cut off
 	watches map[*watch]struct{}
 }
 
 // New starts a cloud. Close ends it.
-func New(opts Options) *Cloud {
+func New(opts Options) *Cloud { return newCloud(opts, "", ledger.New()) }
+
+func newCloud(opts Options, zone string, books *ledger.Ledger) *Cloud {
 	ctx, cancel := context.WithCancel(context.Background())
 
 	return &Cloud{
-		opts: opts, ledger: ledger.New(), ctx: ctx, cancel: cancel,
+		opts: opts, zone: zone, ledger: books, ctx: ctx, cancel: cancel,
 		rand:    rand.New(rand.NewPCG(opts.Seed, 0)), // Repeatable is what it has to be.
 		next:    map[string]int{},
 		images:  map[string]*Image{},
@@ -88,9 +94,13 @@ func (c *Cloud) Close() {
 	c.tasks.Wait()
 }
 
-// idLocked returns the next id of a kind ("vm-3").
+// idLocked returns the next id of a kind ("vm-3"), with the zone in front ("b-vm-3").
 func (c *Cloud) idLocked(kind string) string {
 	c.next[kind]++
+
+	if c.zone != "" {
+		return fmt.Sprintf("%s-%s-%d", c.zone, kind, c.next[kind])
+	}
 
 	return fmt.Sprintf("%s-%d", kind, c.next[kind])
 }

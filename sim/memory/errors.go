@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 )
 
 // ErrConnection is the answer to a call whose reply was lost: it may or may not have had its effect.
@@ -56,4 +58,29 @@ func conflict(format string, args ...any) *Error {
 
 func invalid(format string, args ...any) *Error {
 	return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
+}
+
+// worded puts a fault of the books into the words of this cloud; other errors stay as they are.
+func worded(err error, request any) error {
+	fault, ok := errors.AsType[*ledger.FaultError](err)
+	if !ok {
+		return err
+	}
+
+	switch fault.Kind {
+	case ledger.NotFound:
+		return &Error{Status: http.StatusNotFound, Message: "no such project"}
+	case ledger.Conflict:
+		return conflict("another operation is in progress")
+	case ledger.Throttled:
+		return Throttled(fault.RetryAfter)
+	case ledger.Full:
+		return Full()
+	case ledger.Unauthorized:
+		return &Error{Status: http.StatusUnauthorized, Message: "invalid credentials"}
+	case ledger.Echo:
+		return &Error{Status: http.StatusInternalServerError, Message: fmt.Sprintf("cannot process %+v", request)}
+	default:
+		return Unavailable()
+	}
 }

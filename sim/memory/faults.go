@@ -36,10 +36,37 @@ func (c *Cloud) ClearFaults() {
 	c.faults = nil
 }
 
+// CutOff lets no call to the cloud pass until restore is called: each is refused at once, or gets no answer if the cloud is to be
+// silent. Machines run on.
+func (c *Cloud) CutOff(silent bool) (restore func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	cut := &Fault{Err: ErrConnection, Hang: silent}
+	c.cut = cut
+
+	for w := range c.watches {
+		c.breakLocked(w)
+	}
+
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+
+		if c.cut == cut {
+			c.cut = nil
+		}
+	}
+}
+
 // fault returns what hits this call; the zero Fault if nothing does.
 func (c *Cloud) fault(op Op) Fault {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
+	if c.cut != nil {
+		return *c.cut
+	}
 
 	for _, f := range c.faults {
 		switch {

@@ -10,7 +10,7 @@ import (
 
 // ImportImage lets the cloud fetch an image. It answers before the image is available. A name that is taken is a conflict.
 func (c *Client) ImportImage(ctx context.Context, name, url string, tags map[string]string) (Image, error) {
-	return call(ctx, c, OpImportImage, name, func() (Image, error) {
+	return call(ctx, c, OpImportImage, name, importArgs{name, url, tags}, func() (Image, error) {
 		if name == "" || url == "" {
 			return Image{}, invalid("an image needs name and URL")
 		}
@@ -60,7 +60,7 @@ func (c *Cloud) importLocked(name, url string, tags map[string]string) *Image {
 
 // GetImage returns the image of that id.
 func (c *Client) GetImage(ctx context.Context, id string) (Image, error) {
-	return call(ctx, c, OpGetImage, id, func() (Image, error) {
+	return call(ctx, c, OpGetImage, id, id, func() (Image, error) {
 		image, ok := c.cloud.images[id]
 		if !ok {
 			return Image{}, notFound("image", id)
@@ -72,7 +72,7 @@ func (c *Client) GetImage(ctx context.Context, id string) (Image, error) {
 
 // ListImages returns the images that have all of these tags, the oldest first.
 func (c *Client) ListImages(ctx context.Context, tags map[string]string) ([]Image, error) {
-	return call(ctx, c, OpListImages, "", func() ([]Image, error) {
+	return call(ctx, c, OpListImages, "", tags, func() ([]Image, error) {
 		var out []Image
 
 		for _, i := range sorted(c.cloud.images, func(i *Image) bool { return tagged(i.Tags, tags) }) {
@@ -85,7 +85,7 @@ func (c *Client) ListImages(ctx context.Context, tags map[string]string) ([]Imag
 
 // DeleteImage deletes an image that is not being made. Volumes made from it stay.
 func (c *Client) DeleteImage(ctx context.Context, id string) error {
-	_, err := call(ctx, c, OpDeleteImage, id, func() (struct{}, error) {
+	_, err := call(ctx, c, OpDeleteImage, id, id, func() (struct{}, error) {
 		image, ok := c.cloud.images[id]
 
 		switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 	"github.com/omni-infra/omni-infra-providers/sim/memory"
 )
 
@@ -329,4 +331,51 @@ func TestClosedCloudRefusesCalls(t *testing.T) {
 	client := cloud.Client()
 	cloud.Close()
 	requireStatus(t, http.StatusServiceUnavailable, client.Ping(t.Context()))
+}
+
+func TestCallIsNotMadeUnlessTheClientIsLet(t *testing.T) {
+	cloud := memory.New(memory.Options{})
+	t.Cleanup(cloud.Close)
+
+	client, not := cloud.Client(), errors.New("not now")
+	client.Before = func(context.Context) error { return not }
+
+	require.ErrorIs(t, client.Ping(t.Context()), not)
+	require.ErrorIs(t, client.WatchVMs(t.Context(), nil), not)
+	require.Zero(t, cloud.Ledger().Calls())
+
+	client.Before = func(context.Context) error { return nil }
+
+	require.NoError(t, client.Ping(t.Context()))
+	require.Equal(t, 1, cloud.Ledger().Calls())
+}
+
+func TestHiddenMachineIsMissingFromSoManyLists(t *testing.T) {
+	inBubble(t, memory.Options{}, func(t *testing.T, cloud *memory.Cloud, c *memory.Client) {
+		vm := makeVM(t, c, "a")
+		cloud.HideMachine(vm.ID, 2)
+
+		for _, want := range []int{0, 0, 1} {
+			vms, err := c.ListVMs(t.Context(), nil)
+			require.NoError(t, err)
+			require.Len(t, vms, want)
+		}
+
+		requireState(t, c, vm.ID, memory.Stopped)
+	})
+}
+
+func TestFaultsOfTheBooksAreSaidInTheCloudsOwnWords(t *testing.T) {
+	for kind, want := range map[ledger.FaultKind]int{
+		ledger.NotFound: 404, ledger.Conflict: 409, ledger.Throttled: 429, ledger.Full: 507, ledger.Unauthorized: 401,
+		ledger.Unavailable: 503, ledger.Echo: 500,
+	} {
+		c := memory.New(memory.Options{})
+		c.Ledger().Inject(ledger.Fault{Kind: kind})
+
+		_, err := c.Client().CreateVM(t.Context(), memory.VMSpec{Name: "vm", UserData: "all of the request"})
+		require.Equal(t, want, memory.StatusOf(err), kind)
+		require.Equal(t, kind == ledger.Echo, strings.Contains(err.Error(), "all of the request"), err)
+		c.Close()
+	}
 }

@@ -16,7 +16,7 @@ func (c *Cloud) Machines() []ledger.Machine {
 	for _, m := range sorted(c.vms, func(*machine) bool { return true }) {
 		vm := m.public()
 		out = append(out, ledger.Machine{
-			ID: vm.ID, Name: vm.Name, UUID: vm.UUID, Tags: vm.Tags, On: vm.State == Running, Boots: vm.Boots,
+			ID: vm.ID, Name: vm.Name, UUID: vm.UUID, Place: c.zone, Tags: vm.Tags, On: vm.State == Running, Boots: vm.Boots,
 		})
 	}
 
@@ -58,6 +58,36 @@ func (c *Cloud) SwitchOff(id string) error {
 	c.enterLocked(m, Stopped)
 
 	return nil
+}
+
+// SwitchOn switches a stopped machine on as someone at the cloud's console would.
+func (c *Cloud) SwitchOn(id string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	m, ok := c.vms[id]
+
+	switch {
+	case !ok:
+		return notFound("machine", id)
+	case m.State != Stopped:
+		return conflict("machine %q is %s, not %s", id, m.State, Stopped)
+	}
+
+	c.ledger.Note("someone switches machine %s on", id)
+	c.bootLocked(m)
+
+	return nil
+}
+
+// HideMachine leaves a machine out of its clients' next lists, as a cloud does whose lists lag behind.
+func (c *Cloud) HideMachine(id string, lists int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if m, ok := c.vms[id]; ok {
+		m.hidden = lists
+	}
 }
 
 // AddForeign makes an object that belongs to somebody else: kind is "image", "volume" or "vm". It has no tags, and the books

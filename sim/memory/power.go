@@ -26,7 +26,7 @@ func (c *Client) RebootVM(ctx context.Context, id string) error {
 // change takes a machine from one state into another, and calls done with the lock held once the operation's time has passed.
 // A machine in any other state is a conflict.
 func (c *Client) change(ctx context.Context, op Op, id string, from, via State, done func(*machine)) error {
-	_, err := call(ctx, c, op, id, func() (struct{}, error) {
+	_, err := call(ctx, c, op, id, id, func() (struct{}, error) {
 		m, ok := c.cloud.vms[id]
 
 		switch {

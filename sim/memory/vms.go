@@ -15,11 +15,13 @@ import (
 type machine struct {
 	VM
 	guest *guest
+	// hidden is how many lists leave the machine out.
+	hidden int
 }
 
 // CreateVM makes a machine, switched off. It answers before the machine is stopped, that is, ready to be started.
 func (c *Client) CreateVM(ctx context.Context, spec VMSpec) (VM, error) {
-	return call(ctx, c, OpCreateVM, spec.Name, func() (VM, error) {
+	return call(ctx, c, OpCreateVM, spec.Name, spec, func() (VM, error) {
 		if spec.Name == "" || spec.Cores <= 0 || spec.MemoryMiB <= 0 || len(spec.VolumeIDs) == 0 {
 			return VM{}, invalid("a machine needs a name, a core, memory and a volume to boot from")
 		}
@@ -76,7 +78,7 @@ func (c *Cloud) createVMLocked(spec VMSpec) *machine {
 
 // GetVM returns the machine of that id, without its user data.
 func (c *Client) GetVM(ctx context.Context, id string) (VM, error) {
-	return call(ctx, c, OpGetVM, id, func() (VM, error) {
+	return call(ctx, c, OpGetVM, id, id, func() (VM, error) {
 		m, ok := c.cloud.vms[id]
 		if !ok {
 			return VM{}, notFound("machine", id)
@@ -88,10 +90,16 @@ func (c *Client) GetVM(ctx context.Context, id string) (VM, error) {
 
 // ListVMs returns the machines that have all of these tags, the oldest first, without their user data.
 func (c *Client) ListVMs(ctx context.Context, tags map[string]string) ([]VM, error) {
-	return call(ctx, c, OpListVMs, "", func() ([]VM, error) {
+	return call(ctx, c, OpListVMs, "", tags, func() ([]VM, error) {
 		var out []VM
 
 		for _, m := range sorted(c.cloud.vms, func(m *machine) bool { return tagged(m.Tags, tags) }) {
+			if m.hidden > 0 {
+				m.hidden--
+
+				continue
+			}
+
 			out = append(out, m.public())
 		}
 

@@ -10,7 +10,7 @@ import (
 
 // CreateVolume makes a disk. It answers before the disk is available.
 func (c *Client) CreateVolume(ctx context.Context, spec VolumeSpec) (Volume, error) {
-	return call(ctx, c, OpCreateVolume, spec.Name, func() (Volume, error) {
+	return call(ctx, c, OpCreateVolume, spec.Name, spec, func() (Volume, error) {
 		if spec.Name == "" || spec.SizeGiB <= 0 {
 			return Volume{}, invalid("a volume needs a name and a size of at least 1 GiB")
 		}
@@ -46,7 +46,7 @@ func (c *Cloud) createVolumeLocked(spec VolumeSpec) *Volume {
 
 // GetVolume returns the volume of that id.
 func (c *Client) GetVolume(ctx context.Context, id string) (Volume, error) {
-	return call(ctx, c, OpGetVolume, id, func() (Volume, error) {
+	return call(ctx, c, OpGetVolume, id, id, func() (Volume, error) {
 		volume, ok := c.cloud.volumes[id]
 		if !ok {
 			return Volume{}, notFound("volume", id)
@@ -58,7 +58,7 @@ func (c *Client) GetVolume(ctx context.Context, id string) (Volume, error) {
 
 // ListVolumes returns the volumes that have all of these tags, the oldest first.
 func (c *Client) ListVolumes(ctx context.Context, tags map[string]string) ([]Volume, error) {
-	return call(ctx, c, OpListVolumes, "", func() ([]Volume, error) {
+	return call(ctx, c, OpListVolumes, "", tags, func() ([]Volume, error) {
 		var out []Volume
 
 		for _, v := range sorted(c.cloud.volumes, func(v *Volume) bool { return tagged(v.Tags, tags) }) {
@@ -71,7 +71,7 @@ func (c *Client) ListVolumes(ctx context.Context, tags map[string]string) ([]Vol
 
 // DeleteVolume deletes a volume that is attached to no machine. It answers before the volume is gone.
 func (c *Client) DeleteVolume(ctx context.Context, id string) error {
-	_, err := call(ctx, c, OpDeleteVolume, id, func() (struct{}, error) {
+	_, err := call(ctx, c, OpDeleteVolume, id, id, func() (struct{}, error) {
 		volume, ok := c.cloud.volumes[id]
 
 		switch {

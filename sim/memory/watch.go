@@ -25,7 +25,20 @@ type watch struct {
 // WatchVMs calls changed for each change from now on, one at a time, and returns when ctx ends or the stream breaks, always
 // with an error.
 func (c *Client) WatchVMs(ctx context.Context, changed func(Event)) error {
-	w, err := call(ctx, c, OpWatchVMs, "", func() (*watch, error) {
+	if c.remote != nil {
+		if err := c.before(ctx); err != nil {
+			return err
+		}
+
+		return c.remote.watch(ctx, changed)
+	}
+
+	return c.watch(ctx, func() {}, changed)
+}
+
+// watch calls begun once nothing is missed any more.
+func (c *Client) watch(ctx context.Context, begun func(), changed func(Event)) error {
+	w, err := call(ctx, c, OpWatchVMs, "", nil, func() (*watch, error) {
 		w := &watch{events: make(chan Event, maxEvents)}
 		c.cloud.watches[w] = struct{}{}
 
@@ -40,6 +53,8 @@ func (c *Client) WatchVMs(ctx context.Context, changed func(Event)) error {
 		delete(c.cloud.watches, w)
 		c.cloud.mu.Unlock()
 	}()
+
+	begun()
 
 	for {
 		select {

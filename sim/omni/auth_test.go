@@ -194,6 +194,26 @@ func TestKeysExpireAndAreRenewed(t *testing.T) {
 	})
 }
 
+func TestReplacedKeyIsVoidAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+
+		first, err := o.CreateProvider(t.Context(), "fakecloud")
+		require.NoError(t, err)
+
+		c := connect(t, o, first)
+		require.NoError(t, getVersion(t.Context(), c))
+
+		second, err := o.ReplaceProviderKey(t.Context(), "fakecloud")
+		require.NoError(t, err)
+		require.EqualError(t, getVersion(t.Context(), c), invalidSignature)
+		require.NoError(t, getVersion(t.Context(), connect(t, o, second)))
+
+		_, err = o.ReplaceProviderKey(t.Context(), "nobody")
+		require.ErrorContains(t, err, `"infra-provider:nobody"`)
+	})
+}
+
 // TestTheNameInASignatureIsNotTrusted signs as the provider and claims to be the administrator.
 func TestTheNameInASignatureIsNotTrusted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -325,4 +345,37 @@ func printable(s string) string {
 
 		return r
 	}, s)
+}
+
+func TestUnsignedCallsHaveTheRightsOfTheirKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{Unsigned: true})
+
+		key, err := o.CreateProvider(t.Context(), "fakecloud")
+		require.NoError(t, err)
+
+		c := connect(t, o, key)
+		require.NoError(t, getVersion(t.Context(), c))
+
+		_, err = c.Omni().State().Get(t.Context(), siderolink.NewDefaultJoinToken().Metadata())
+		require.ErrorContains(t, err, `insufficient role: "InfraProvider"`)
+		require.NoError(t, getVersion(t.Context(), connect(t, o, o.AdminKey())))
+
+		_, err = o.ReplaceProviderKey(t.Context(), "fakecloud")
+		require.NoError(t, err)
+		require.EqualError(t, getVersion(t.Context(), c), invalidSignature)
+	})
+}
+
+func TestNamingAKeyIsNoSignatureUnlessItIsAllowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trusting, err := sim.New(sim.Options{Unsigned: true})
+		require.NoError(t, err)
+
+		o := start(t, sim.Options{})
+		own := len(o.ClientOptions(""))
+
+		c := connect(t, o, "", trusting.ClientOptions(o.AdminKey())[own:]...)
+		require.EqualError(t, getVersion(t.Context(), c), invalidSignature)
+	})
 }

@@ -25,6 +25,8 @@ var (
 type Fault struct {
 	// Method is the call's name without its service, as "Update", "CreateSchematicFromRaw" or "Provision"; empty means any.
 	Method string
+	// Writes leaves out the calls that only read: Get, List and Watch.
+	Writes bool
 	// Type and ID are those of the resource that a call of the state service is about; empty means any.
 	Type, ID string
 	// Provider is the id of the infra provider that calls; empty means anybody.
@@ -47,7 +49,10 @@ type Fault struct {
 }
 
 func (f *Fault) matches(method string, t target, who caller) bool {
-	return (f.Method == "" || f.Method == path.Base(method)) &&
+	name := path.Base(method)
+
+	return (f.Method == "" || f.Method == name) &&
+		(!f.Writes || name != "Get" && name != "List" && name != "Watch") &&
 		(f.Type == "" || f.Type == t.typ) &&
 		(f.ID == "" || f.ID == t.id) &&
 		(f.Provider == "" || f.Provider == who.provider)

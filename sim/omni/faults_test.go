@@ -56,6 +56,18 @@ func TestAFaultBefallsTheCallsItNames(t *testing.T) {
 	})
 }
 
+func TestAFaultOfWritesLeavesReadsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := start(t, sim.Options{})
+		st := provider(t, o, "fakecloud").Omni().State()
+		o.Inject(sim.Fault{Writes: true, Provider: "fakecloud", Err: sim.ErrUnavailable})
+
+		require.NoError(t, list(infra.NewMachineRequest(""))(t.Context(), st))
+		require.Equal(t, codes.Unavailable, status.Code(st.Create(t.Context(), infra.NewMachineRequestStatus("r"))))
+		require.NoError(t, st.Create(t.Context(), infra.NewMachineRequestStatus("r")))
+	})
+}
+
 func TestAConflictIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := start(t, sim.Options{})

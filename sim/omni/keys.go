@@ -36,6 +36,43 @@ func (o *Omni) CreateProvider(ctx context.Context, id string) (key string, err e
 	return o.createServiceAccount(ctx, access.InfraProviderServiceAccountPrefix+id, RoleInfraProvider)
 }
 
+// ReplaceProviderKey gives a provider a new key and makes its old ones void at once, as an administrator does after a leak.
+func (o *Omni) ReplaceProviderKey(ctx context.Context, id string) (key string, err error) {
+	name := access.InfraProviderServiceAccountPrefix + id
+
+	identity, _, err := o.identity(ctx, access.ParseServiceAccountFromName(name).FullID())
+	if err != nil {
+		return "", fmt.Errorf("find service account %q: %w", name, err)
+	}
+
+	old, err := o.publicKeys(ctx, identity.TypedSpec().Value.UserId)
+	if err != nil {
+		return "", fmt.Errorf("list the keys of service account %q: %w", name, err)
+	}
+
+	private, err := generateKey(name, keyLifetime)
+	if err != nil {
+		return "", err
+	}
+
+	public, err := private.ArmorPublic()
+	if err != nil {
+		return "", fmt.Errorf("encode the public key of service account %q: %w", name, err)
+	}
+
+	if _, err = o.renewServiceAccount(ctx, name, public); err != nil {
+		return "", fmt.Errorf("renew service account %q: %w", name, err)
+	}
+
+	for k := range old.All() {
+		if err = o.state.TeardownAndDestroy(ctx, k.Metadata()); err != nil {
+			return "", fmt.Errorf("remove an old key of service account %q: %w", name, err)
+		}
+	}
+
+	return serviceaccount.Encode(name, private)
+}
+
 func (o *Omni) createServiceAccount(ctx context.Context, name string, role Role) (key string, err error) {
 	private, err := generateKey(name, keyLifetime)
 	if err != nil {

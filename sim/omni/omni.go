@@ -81,6 +81,10 @@ type Options struct {
 	// SuspendedAuth gives every caller the role Reader, infra providers too.
 	SuspendedAuth bool
 
+	// Unsigned lets clients name their key instead of signing each call with it, as those of Client and ClientOptions do then. All
+	// else about keys is as ever. It is for tests that make very many calls: signatures are a good part of what a call costs.
+	Unsigned bool
+
 	// TalosVersions are the versions of Talos that exist, without a leading v, and Extensions the system extensions of each of
 	// them; nil means DefaultTalosVersions and DefaultExtensions.
 	TalosVersions, Extensions []string
@@ -113,7 +117,7 @@ const (
 	defaultAPIURL        = "http://127.0.0.1:8099"
 	defaultMachineAPIURL = "grpc://127.0.0.1:8090"
 	defaultWireGuard     = "127.0.0.1:50180"
-	pipeBuffer           = 1 << 20
+	pipeBuffer           = 1 << 16
 )
 
 func (o Options) withDefaults() (Options, error) {
@@ -181,6 +185,7 @@ type Omni struct {
 	faults     faults
 	unmodelled unmodelled
 	breakers   breakers
+	records    recordTypes
 	verifiers  sync.Map // fingerprint => message.SignatureVerifier
 
 	restarts chan restart
@@ -200,13 +205,13 @@ func New(opts Options) (*Omni, error) {
 
 	o := &Omni{
 		opts:        opts,
-		state:       newState(),
 		api:         newPort(),
 		machine:     newPort(),
 		apiPipe:     bufconn.Listen(pipeBuffer),
 		machinePipe: bufconn.Listen(pipeBuffer),
 		restarts:    make(chan restart),
 	}
+	o.state = newState(&o.records)
 	o.tunnels = newTunnels(o.state)
 	o.api.open()
 	o.machine.open()

@@ -191,3 +191,46 @@ func TestMetadataLimits(t *testing.T) {
 		})
 	}
 }
+
+// TestProviderSeesItselfOnceItIsLabelled proves that an administrator can hand a provider its configuration in an annotation.
+func TestProviderSeesItselfOnceItIsLabelled(t *testing.T) {
+	o := start(t, sim.Options{})
+	ctx := within(t, 30*time.Second)
+	cloud, other := provider(t, o, "cloud").Omni().State(), provider(t, o, "other").Omni().State()
+	admin := connect(t, o, o.AdminKey()).Omni().State()
+	self := infra.NewProvider("cloud").Metadata()
+
+	_, err := cloud.Get(ctx, self)
+	require.True(t, state.IsNotFoundError(err), "%v", err)
+
+	events := make(chan state.Event)
+	require.NoError(t, cloud.Watch(ctx, self, events))
+
+	set := func(annotation string) {
+		_, err := admin.UpdateWithConflicts(ctx, self, func(r resource.Resource) error {
+			r.Metadata().Labels().Set(omni.LabelInfraProviderID, "cloud")
+			r.Metadata().Annotations().Set("omni-infra.dev/config", annotation)
+
+			return nil
+		})
+		require.NoError(t, err)
+	}
+
+	for _, text := range []string{`{"provider":{"concurrency":4}}`, `{"provider":{"concurrency":5}}`} {
+		set(text)
+
+		event := <-events
+		for event.Resource.Metadata().Annotations().Raw()["omni-infra.dev/config"] != text {
+			event = <-events // Omni's own finalizers are changes as well.
+		}
+	}
+
+	res, err := cloud.Get(ctx, self)
+	require.NoError(t, err)
+
+	value, _ := res.Metadata().Annotations().Get("omni-infra.dev/config")
+	require.Equal(t, `{"provider":{"concurrency":5}}`, value)
+
+	_, err = other.Get(ctx, self)
+	require.True(t, state.IsNotFoundError(err), "%v", err)
+}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/gzip" // Omni's clients compress every call
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
@@ -95,14 +96,27 @@ func (o *Omni) Client(key string, opts ...client.Option) (*client.Client, error)
 func (o *Omni) ClientOptions(key string) []client.Option {
 	opts := []client.Option{client.WithGrpcOpts(
 		grpc.WithResolvers(literal{}),
+		grpc.WithChainUnaryInterceptor(plainUnary), grpc.WithChainStreamInterceptor(plainStream),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return o.apiPipe.DialContext(ctx) }),
 	)}
 
-	if key != "" {
-		opts = append(opts, client.WithServiceAccount(key))
+	switch {
+	case key == "":
+		return opts
+	case o.opts.Unsigned:
+		return append(opts, client.WithGrpcOpts(unsigned(key)...))
+	default:
+		return append(opts, client.WithServiceAccount(key))
 	}
+}
 
-	return opts
+// plainUnary and plainStream take back that the client compresses: between two goroutines that costs more than all the rest.
+func plainUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(ctx, method, req, reply, cc, append(opts, grpc.UseCompressor(encoding.Identity))...)
+}
+
+func plainStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return stream(ctx, desc, cc, method, append(opts, grpc.UseCompressor(encoding.Identity))...)
 }
 
 // literal is a gRPC resolver that looks no name up, in the place of the one that does.

@@ -37,13 +37,13 @@ const (
 	maxHistory     = 16384
 )
 
-func newState() state.State {
+func newState(records *recordTypes) state.State {
 	build := inmem.NewStateWithOptions(
 		inmem.WithHistoryMaxCapacity(maxHistory),
 		inmem.WithHistoryInitialCapacity(initialHistory),
 	)
 
-	return state.WrapCore(namespaced.NewState(func(ns resource.Namespace) state.CoreState { return build(ns) }))
+	return state.WrapCore(namespaced.NewState(func(ns resource.Namespace) state.CoreState { return records.watched(ns, build(ns)) }))
 }
 
 // definitions are those of all resources. To derive the names of a kind takes many regular expressions, so it is done once.

@@ -10,7 +10,8 @@ import (
 	"github.com/cosi-project/runtime/pkg/state"
 )
 
-// BreakWatches ends all watches that clients have on a kind of resource now with the error of one that could not keep up.
+// BreakWatches ends all watches that clients have on a kind of resource now, or on any if typ is empty, with the error of one that
+// could not keep up.
 func (o *Omni) BreakWatches(typ resource.Type) { o.breakers.trip(typ) }
 
 // breakers end the watches of clients.
@@ -43,7 +44,7 @@ func (b *breakers) trip(typ resource.Type) {
 	defer b.mu.Unlock()
 
 	for ch, armed := range b.armed {
-		if armed == typ {
+		if typ == "" || armed == typ {
 			close(ch)
 			delete(b.armed, ch)
 		}

@@ -34,7 +34,7 @@ func main() {
 type options struct {
 	listen, cache, init, kernel, roots string
 	versions                           []string
-	install                            bool
+	install, prepare                   bool
 }
 
 func command() *cobra.Command {
@@ -62,6 +62,7 @@ func command() *cobra.Command {
 	c.Flags().StringVar(&o.kernel, "kernel", "", "directory with vmlinuz and modules (default: download Debian's cloud kernel)")
 	c.Flags().StringVar(&o.roots, "roots", "", "file of PEM certificates that guests trust when they join over TLS")
 	c.Flags().StringSliceVar(&o.versions, "versions", factory.DefaultVersions, "Talos versions to offer")
+	c.Flags().BoolVar(&o.prepare, "prepare", false, "only download and build what images are made of, for a start without network later")
 	c.Flags().BoolVar(&o.install, "install", false, "install missing Debian packages with apt-get, as root")
 
 	return c
@@ -95,7 +96,7 @@ func run(ctx context.Context, o options) error {
 
 	log.Info("preparing kernel and init", "cache", o.cache)
 
-	if err := builder.Prepare(ctx); err != nil {
+	if err := builder.Prepare(ctx); err != nil || o.prepare {
 		return err
 	}
 

@@ -21,8 +21,7 @@ const longHelp = `omni-sim is a simulated Omni: the API, access rules and machin
 over a state in memory, which is gone when it ends. The real omnictl and any infra
 provider work against it.
 
-It prints export lines for omnictl on standard output and what happens, one line an
-event, on standard error. With
+It tells what happens on standard error, one line an event. With
 
   omni-sim --provider libvirt --state-dir /tmp/omni
 
@@ -31,8 +30,9 @@ in one terminal, others work with it like this:
   (. /tmp/omni/admin.env; omnictl get machinerequests)
   (. /tmp/omni/provider-libvirt.env; omni-infra-provider-libvirt)
 
-The keys are secrets: they are in the export lines and in files that only you can read,
-and nowhere else. The files are removed at the end.`
+Without --state-dir it prints the administrator's export lines on standard output. The keys
+are secrets: they are there, or in files that only you can read, and nowhere else. The files
+are removed at the end.`
 
 // version is the version of Omni that is simulated.
 const version = "v1.9.3"
@@ -180,7 +180,9 @@ func greet(ctx context.Context, o *omni.Omni, opts omni.Options, s settings, dir
 
 	log.line(fmt.Sprintf("Omni is at %s, machines join at %s, the administrator's key is in %s", opts.APIURL, opts.MachineAPIURL, path))
 
-	_, err = io.WriteString(stdout, lines)
+	if s.stateDir == "" {
+		_, err = io.WriteString(stdout, lines)
+	}
 
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -135,6 +137,10 @@ func (b *Builder) prepare(ctx context.Context) (parts, error) {
 // init returns the guest's init, built with Go when the builder names no file.
 func (b *Builder) init(ctx context.Context) ([]byte, error) {
 	if b.Init != "" {
+		if err := checkInit(b.Init); err != nil {
+			return nil, err
+		}
+
 		return os.ReadFile(b.Init)
 	}
 
@@ -152,6 +158,21 @@ func (b *Builder) init(ctx context.Context) ([]byte, error) {
 	}
 
 	return os.ReadFile(name)
+}
+
+// checkInit refuses a program that could not start in the guest, which has no libraries.
+func checkInit(name string) error {
+	program, err := elf.Open(name)
+	if err != nil {
+		return fmt.Errorf("read the guest's init %q: %w", name, err)
+	}
+	defer program.Close() //nolint:errcheck // it was only read
+
+	if slices.ContainsFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return fmt.Errorf("the guest's init %q needs shared libraries, which the guest does not have: build it with CGO_ENABLED=0", name)
+	}
+
+	return nil
 }
 
 // kernelName is how Debian names a kernel's package.

@@ -196,3 +196,17 @@ func FuzzDependencies(f *testing.F) {
 		}
 	})
 }
+
+func TestInitThatTheGuestCouldNotStartIsRefused(t *testing.T) {
+	builder := Builder{Dir: t.TempDir(), Init: "/bin/sh"}
+
+	_, err := builder.init(t.Context())
+	require.ErrorContains(t, err, `"/bin/sh" needs shared libraries`)
+	require.ErrorContains(t, err, "CGO_ENABLED=0")
+
+	builder.Init = filepath.Join(t.TempDir(), "init")
+	require.NoError(t, os.WriteFile(builder.Init, []byte("#!/bin/sh\n"), 0o600))
+
+	_, err = builder.init(t.Context())
+	require.ErrorContains(t, err, "read the guest's init")
+}
