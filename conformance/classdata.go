@@ -16,7 +16,7 @@ var classDataCases = []testCase{
 	{
 		id: "CD-01", name: "class-data/unknown-field",
 		rule: "Class data with a field that does not exist is refused, with the field's name in the request's status, before anything is made.",
-		run:  func(e *env) { e.refuses("no_such_field", "x") },
+		run:  func(e *env) { e.refuses(unknownField, "x") },
 	},
 	{
 		id: "CD-02", name: "class-data/wrong-type",
@@ -85,11 +85,17 @@ func (e *env) fields(keep func(schemaField) bool) []string {
 	return slices.Sorted(slices.Values(names))
 }
 
+// unknownField is in no class data.
+const unknownField = "no_such_field"
+
 // refuses asks for a machine with the good class data but for one field.
-func (e *env) refuses(field string, value any) {
+func (e *env) refuses(field string, value any) { e.refusesData(e.badData(field, value), field) }
+
+// badData returns the good class data but for one field.
+func (e *env) badData(field string, value any) string {
 	good := map[string]any{}
-	if err := yaml.Unmarshal([]byte(e.subject.Data), &good); err != nil {
-		panic(fmt.Errorf("read Subject.Data: %w", err))
+	if err := yaml.Unmarshal([]byte(e.data), &good); err != nil {
+		panic(fmt.Errorf("read the good class data: %w", err))
 	}
 
 	bad := maps.Clone(good)
@@ -100,7 +106,7 @@ func (e *env) refuses(field string, value any) {
 		panic(err)
 	}
 
-	e.refusesData(string(data), field)
+	return string(data)
 }
 
 func (e *env) refusesData(data, field string) {
@@ -114,8 +120,8 @@ func (e *env) refusesData(data, field string) {
 			s.GetStage() == specs.MachineRequestStatusSpec_FAILED && s.GetError() != "" && strings.Contains(s.GetError(), field)
 	})
 
-	if objects := e.ledger.Objects(); len(objects) > 0 {
-		e.fail("nothing is made for class data that is refused", "%v", objects)
+	if made := e.made(); len(made) > 0 {
+		e.fail("nothing is made for class data that is refused", "%s", strings.Join(made, "\n"))
 	}
 
 	e.remove(id)

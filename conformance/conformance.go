@@ -13,7 +13,11 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/cosi-project/runtime/pkg/state"
@@ -32,6 +36,8 @@ type Options struct {
 	// Waive has the names of cases that the provider is known to fail, with the reason. A waived case that passes is a failure:
 	// its waiver has to go.
 	Waive map[string]string
+	// Unsteady has the names of cases that the provider fails at times, with the reason. They are waived however they end.
+	Unsteady map[string]string
 	// New makes a fresh cloud and says how to run the provider on it. It is called in the bubble of each run of a case; what has
 	// to end with the run is given to t.Cleanup.
 	New func(t *testing.T, w *World) Subject
@@ -46,6 +52,18 @@ type Subject struct {
 	// Run runs the provider's process until ctx ends, and returns nil then. It is called again after a crash, and is to take
 	// nothing over from the run before. Its connection to the cloud is a session of its own in the cloud's ledger.
 	Run func(ctx context.Context, p Process) error
+	// Next is what Run is for another release of the provider, one that an operator may upgrade to. It is nil if there is none.
+	Next func(ctx context.Context, p Process) error
+
+	// Faults are the kinds of faults, besides those that the ledger plays by itself, that the cloud answers calls with as its
+	// real counterpart would. All are worth having; cases do with what there is.
+	Faults []ledger.FaultKind
+	// CreateOp is the ledger's name of the call that makes a machine. It is needed to tell how often the provider tries.
+	CreateOp string
+	// Secrets are values by their names that must not be seen anywhere: the cloud's credentials, those in Data.
+	Secrets map[string]string
+	// Outputs returns other texts that the provider shows, by their places, as its metrics. It may be nil.
+	Outputs func() map[string]string
 }
 
 // Cloud is the simulated cloud, seen from its owner's side. Its methods may be called from several goroutines.
@@ -74,7 +92,8 @@ type Process struct {
 	Logger *zap.Logger
 }
 
-// Run runs all cases as subtests of t and reports how each one ended.
+// Run runs all cases as subtests of t, as many at once as go test has been told to run in parallel, and reports how each one
+// ended.
 func Run(t *testing.T, opts Options) {
 	t.Helper()
 
@@ -83,9 +102,44 @@ func Run(t *testing.T, opts Options) {
 		t.Fatalf("conformance suite: %v", err)
 	}
 
+	t.Cleanup(func() {
+		t.Log(s.summary())
+
+		if err := s.save(os.Getenv(reportEnv), "in a simulation", s.opts.Provider); err != nil {
+			t.Errorf("conformance suite: %v", err)
+		}
+	})
+
 	for _, c := range s.cases {
-		t.Run(c.name, func(t *testing.T) { s.report(t, c) })
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s.report(t, c)
+		})
+	}
+}
+
+// reportEnv names the environment variable with the file, or the existing directory, that Run writes its report to as JSON. In a
+// directory the file has the provider's name. The report is the same whenever and wherever the verdicts are.
+const reportEnv = "CONFORMANCE_REPORT"
+
+// save writes the report of a run of all cases to a file, or into a directory under that name.
+func (s *suite) save(path, where, name string) error {
+	r := s.result(where).Stable()
+
+	switch info, err := os.Stat(path); {
+	case path == "":
+		return nil
+	case len(r.Cases) < len(s.cases):
+		return fmt.Errorf("$%s: %d of %d cases were run, and a report has all", reportEnv, len(r.Cases), len(s.cases))
+	case err == nil && info.IsDir():
+		path = filepath.Join(path, name+".json")
 	}
 
-	t.Log(s.summary())
+	var text bytes.Buffer
+
+	if err := r.WriteJSON(&text); err != nil {
+		return err
+	}
+
+	return os.WriteFile(path, text.Bytes(), 0o644) //nolint:gosec // for everybody to read
 }

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 )
@@ -15,7 +14,7 @@ const (
 
 var dayTwoCases = []testCase{
 	{
-		id: "DT-01", name: "power", needs: []Feature{Power},
+		id: "DT-01", name: "power", needs: []Feature{Power}, uses: []means{cloudView},
 		rule: "A machine is off while its request says so, also after the provider was restarted, and on again when the request says that.",
 		run: func(e *env) {
 			e.request("r-1")
@@ -36,7 +35,7 @@ var dayTwoCases = []testCase{
 		},
 	},
 	{
-		id: "DT-02", name: "reboot", needs: []Feature{Reboot},
+		id: "DT-02", name: "reboot", needs: []Feature{Reboot}, uses: []means{cloudView, bootCount},
 		rule: "Each new reboot id restarts the machine once, and once only, also when the provider was restarted.",
 		run: func(e *env) {
 			e.request("r-1")
@@ -58,7 +57,7 @@ var dayTwoCases = []testCase{
 		},
 	},
 	{
-		id: "DT-03", name: "replace/machine-vanished", needs: []Feature{Replace},
+		id: "DT-03", name: "replace/machine-vanished", needs: []Feature{Replace}, uses: []means{cloudView, cloudHand},
 		rule: "A machine of a set that vanishes from the cloud is replaced, and nothing of it is left.",
 		run: func(e *env) {
 			e.set("pool", 1)
@@ -77,7 +76,7 @@ var dayTwoCases = []testCase{
 		},
 	},
 	{
-		id: "DT-04", name: "partition/omni-unreachable",
+		id: "DT-04", name: "partition/omni-unreachable", uses: []means{simulatedOmni, cloudView},
 		rule: "A provider that cannot reach Omni for a while leaves its machines in peace, and goes on when it can again.",
 		run: func(e *env) {
 			e.request("r-1")
@@ -86,7 +85,7 @@ var dayTwoCases = []testCase{
 			machine := e.machine()
 
 			e.omni.PartitionAPI(true)
-			time.Sleep(calm)
+			e.sleep(calm)
 			e.omni.PartitionAPI(false)
 			e.request("r-2")
 			e.awaitJoined("r-2")

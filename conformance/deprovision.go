@@ -1,11 +1,10 @@
 package conformance
 
 import (
-	"context"
 	"fmt"
 	"time"
 
-	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
+	"github.com/siderolabs/omni/client/api/omni/specs"
 )
 
 var deprovisionCases = []testCase{
@@ -20,7 +19,7 @@ var deprovisionCases = []testCase{
 		},
 	},
 	{
-		id: "DP-02", name: "deprovision/machine-already-gone",
+		id: "DP-02", name: "deprovision/machine-already-gone", uses: []means{cloudView, cloudHand},
 		rule: "What is gone from the cloud already is no obstacle to the end of its request.",
 		run: func(e *env) {
 			e.request("r-1")
@@ -37,7 +36,7 @@ var deprovisionCases = []testCase{
 		rule: "A request that is torn down while its machine is being made leaves nothing behind.",
 		run: func(e *env) {
 			e.request("r-1")
-			e.await("the provider begins to make a machine", func() (string, bool) { return "nothing is made", e.hasObjects() })
+			e.await("the provider begins to make a machine", func() (string, bool) { return "nothing is made", e.begun("r-1") })
 			e.remove("r-1")
 			e.awaitGone("r-1")
 		},
@@ -62,31 +61,24 @@ var deprovisionCases = []testCase{
 			e.stop()
 			e.remove("r-1")
 			e.remove("r-2")
-			time.Sleep(time.Hour)
+			e.sleep(time.Hour)
 			e.start()
 			e.awaitGone("r-1")
 			e.awaitGone("r-2")
 		},
 	},
 	{
-		id: "DP-06", name: "deprovision/omni-holds-the-machine",
+		id: "DP-06", name: "deprovision/omni-holds-the-machine", uses: []means{simulatedOmni, cloudView},
 		rule: "The machine is not touched before Omni has let go of it, which may be draining the node.",
 		run: func(e *env) {
 			e.request("r-1")
 			e.awaitJoined("r-1")
 
-			status := infra.NewMachineRequestStatus("r-1").Metadata()
-			e.do("hold the status", func(ctx context.Context) error { return e.omni.State().AddFinalizer(ctx, status, "conformance") })
-
-			machine := e.machine()
+			machine, release := e.machine(), e.holdStatus("r-1")
 
 			e.remove("r-1")
-			e.throughout(calm, "the machine runs while Omni holds on to its status", func() (string, bool) {
-				now := e.machines()
-
-				return describe(now), len(now) == 1 && now[0].On && now[0].Boots == machine.Boots
-			})
-			e.do("let the status go", func(ctx context.Context) error { return e.omni.State().RemoveFinalizer(ctx, status, "conformance") })
+			e.inPeace(calm, machine)
+			release()
 			e.awaitGone("r-1")
 		},
 	},
@@ -94,18 +86,36 @@ var deprovisionCases = []testCase{
 
 // deleteMachine takes the only machine away, behind the provider's back.
 func (e *env) deleteMachine() {
-	if err := e.subject.Cloud.DeleteMachine(e.machine().ID); err != nil {
+	if err := e.cloud.DeleteMachine(e.machine().ID); err != nil {
 		panic(fmt.Errorf("delete a machine in the cloud: %w", err))
 	}
 }
 
-// hasObjects reports whether the provider has made anything that has to go with its request.
-func (e *env) hasObjects() bool {
+// begun reports whether the provider has made anything that has to go with its request, or, where that cannot be seen, says that
+// it is about to.
+func (e *env) begun(id string) bool {
+	if e.ledger == nil {
+		return e.status(id).GetStage() != specs.MachineRequestStatusSpec_UNKNOWN
+	}
+
+	return len(e.made()) > 0
+}
+
+// made returns what the provider has made in the cloud and has to take away again.
+func (e *env) made() (left []string) {
+	if e.ledger == nil {
+		for _, m := range e.machines() {
+			left = append(left, fmt.Sprintf("machine %s %q", m.ID, m.Name))
+		}
+
+		return left
+	}
+
 	for _, o := range e.ledger.Objects() {
 		if !o.Keep {
-			return true
+			left = append(left, o.String())
 		}
 	}
 
-	return false
+	return left
 }

@@ -1,7 +1,10 @@
 package conformance
 
 import (
+	"cmp"
 	"fmt"
+	"github.com/omni-infra/omni-infra-providers/conformance/report"
+	"runtime/debug"
 	"strings"
 )
 
@@ -15,38 +18,25 @@ type failure struct {
 }
 
 // String is what a developer reads.
-func (f *failure) String() string {
-	var b strings.Builder
+func (f *failure) String() string { return f.rule + "\n" + f.report().String() }
 
-	fmt.Fprintf(&b, "%s\n", f.rule)
-	fmt.Fprintf(&b, "want:    %s\n", indent(f.want))
-	fmt.Fprintf(&b, "got:     %s\n", indent(f.got))
-	fmt.Fprintf(&b, "history: %s\n", indent(abridge(f.history)))
-	fmt.Fprintf(&b, "again:   %s", f.again)
+func (f *failure) report() *report.Failure {
+	history := strings.Split(strings.TrimSpace(f.history), "\n")
 
-	return b.String()
+	return &report.Failure{Want: f.want, Got: f.got, History: history, Again: f.again}
 }
 
-// abridge keeps the beginning and the end of a long history.
-func abridge(history string) string {
-	const first, last = 50, 70
-
-	lines := strings.Split(strings.TrimSpace(history), "\n")
-	if left := len(lines) - first - last; left > 0 {
-		lines = append(append(lines[:first:first], fmt.Sprintf("... %d lines ...", left)), lines[len(lines)-last:]...)
-	}
-
-	return strings.Join(lines, "\n")
-}
-
-func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n         ") }
-
-// again returns the command for the test of that name.
+// again returns the command for the test of that name, to be run from anywhere in its module or workspace.
 func again(test string) string {
 	parts := strings.Split(test, "/")
 	for i := range parts {
 		parts[i] = "^" + parts[i] + "$"
 	}
 
-	return fmt.Sprintf("go test -run '%s' .", strings.Join(parts, "/"))
+	tested := "."
+	if info, ok := debug.ReadBuildInfo(); ok {
+		tested = cmp.Or(strings.TrimSuffix(info.Path, ".test"), tested)
+	}
+
+	return fmt.Sprintf("go test -run '%s' %s", strings.Join(parts, "/"), tested)
 }

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
@@ -10,7 +9,7 @@ import (
 
 var faultCases = []testCase{
 	{
-		id: "FA-01", name: "faults/each-reply-lost",
+		id: "FA-01", name: "faults/each-reply-lost", uses: []means{cloudView, simulatedCloud},
 		rule: "A call to the cloud whose reply is lost is found done, not done twice.",
 		run:  (*env).lifeOfOneMachine,
 		troubles: func(made calls) (all []trouble) {
@@ -22,7 +21,7 @@ var faultCases = []testCase{
 		},
 	},
 	{
-		id: "FA-02", name: "faults/cloud-out-of-reach",
+		id: "FA-02", name: "faults/cloud-out-of-reach", uses: []means{cloudView, simulatedCloud},
 		rule: "A provider that cannot see its cloud takes no machine for gone, and goes on when it can see it again.",
 		run: func(e *env) {
 			e.request("r-1")
@@ -32,7 +31,7 @@ var faultCases = []testCase{
 
 			e.ledger.Outage(true)
 			e.request("r-2")
-			time.Sleep(calm)
+			e.overLooks(func() { e.sleep(calm) })
 			equal(e, "UUID in the status of the machine that is not seen", uuid, e.status("r-1").GetId())
 			e.ledger.Outage(false)
 			e.awaitJoined("r-2")
@@ -42,7 +41,7 @@ var faultCases = []testCase{
 		},
 	},
 	{
-		id: "FA-03", name: "faults/out-of-reach-while-removing",
+		id: "FA-03", name: "faults/out-of-reach-while-removing", uses: []means{simulatedCloud},
 		rule: "A request is held until the cloud confirms that its machine is gone.",
 		run: func(e *env) {
 			e.request("r-1")
@@ -50,7 +49,7 @@ var faultCases = []testCase{
 			e.ledger.Outage(true)
 			e.remove("r-1")
 			e.throughout(calm, "the request is held", func() (string, bool) {
-				r, err := safe.StateGetByID[*infra.MachineRequest](e.ctx, e.omni.State(), "r-1")
+				r, err := safe.StateGetByID[*infra.MachineRequest](e.ctx, e.state, "r-1")
 				if err != nil {
 					return err.Error(), false
 				}

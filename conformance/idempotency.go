@@ -6,7 +6,7 @@ import (
 
 var idempotencyCases = []testCase{
 	{
-		id: "ID-01", name: "idempotency/lost-races",
+		id: "ID-01", name: "idempotency/lost-races", uses: []means{simulatedOmni, cloudView},
 		rule: "A write to Omni that loses a race makes the provider do its work again, with one machine as the result.",
 		run: func(e *env) {
 			e.everySecond(omni.Fault{Method: "Update", Provider: e.provider, Err: omni.ErrConflict})
@@ -14,7 +14,7 @@ var idempotencyCases = []testCase{
 		},
 	},
 	{
-		id: "ID-02", name: "idempotency/lost-replies-of-omni",
+		id: "ID-02", name: "idempotency/lost-replies-of-omni", uses: []means{simulatedOmni, cloudView},
 		rule: "A write to Omni whose reply is lost is found done, with one machine as the result.",
 		run: func(e *env) {
 			e.everySecond(omni.Fault{Method: "Update", Provider: e.provider, LoseReply: true})
@@ -23,7 +23,7 @@ var idempotencyCases = []testCase{
 		},
 	},
 	{
-		id: "ID-03", name: "idempotency/restarts",
+		id: "ID-03", name: "idempotency/restarts", uses: []means{cloudView},
 		rule: "A provider that starts again finds its machines and leaves them in peace.",
 		run: func(e *env) {
 			e.request("r-1")

@@ -9,7 +9,7 @@ import (
 
 var lifecycleCases = []testCase{
 	{
-		id: "LC-01", name: "provision",
+		id: "LC-01", name: "provision", uses: []means{cloudView},
 		rule: "A request becomes exactly one machine, which is on, joins Omni and is matched with the request.",
 		run: func(e *env) {
 			e.request("r-1")
@@ -26,7 +26,7 @@ var lifecycleCases = []testCase{
 		},
 	},
 	{
-		id: "LC-02", name: "provision/uuid-before-join", needs: []Feature{DerivedUUID},
+		id: "LC-02", name: "provision/uuid-before-join", needs: []Feature{DerivedUUID}, uses: []means{cloudView, simulatedMachines},
 		rule: "Omni is told the machine's UUID before the machine joins, in lower case.",
 		run: func(e *env) {
 			release := e.world.hold()
@@ -38,7 +38,7 @@ var lifecycleCases = []testCase{
 		},
 	},
 	{
-		id: "LC-03", name: "provision/ten-at-once",
+		id: "LC-03", name: "provision/ten-at-once", uses: []means{cloudView},
 		rule: "Requests that come together get machines of their own, with names and UUIDs of their own.",
 		run: func(e *env) {
 			e.set("pool", 10)
@@ -63,7 +63,7 @@ func (e *env) awaitSet(id string, size int) {
 		requests := map[string]bool{}
 
 		for _, m := range list[*omni.Machine](e) {
-			if set, ok := m.Metadata().Labels().Get(omni.LabelMachineRequestSet); ok && set == id {
+			if set, ok := m.Metadata().Labels().Get(omni.LabelMachineRequestSet); ok && set == e.full(id) {
 				request, _ := m.Metadata().Labels().Get(omni.LabelMachineRequest)
 				requests[request] = true
 			}

@@ -31,6 +31,20 @@ func (w *logWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+// keep keeps a line of a program's output, and no more than the newest part of a long one.
+func (w *logWriter) keep(line string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if w.text.Len() > maxOutput {
+		newest := w.text.String()[maxOutput/2:]
+		w.text.Reset()
+		w.text.WriteString(newest)
+	}
+
+	w.text.WriteString(line)
+}
+
 func (*logWriter) Sync() error { return nil }
 
 // String returns the log.

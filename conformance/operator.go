@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cosi-project/runtime/pkg/controller/generic"
@@ -21,55 +22,61 @@ import (
 const talosVersion = "1.13.5"
 
 // request makes a machine request for the subject's good class data, as an operator does.
-func (e *env) request(id string) { e.requestFrom(e.provider, id, e.subject.Data) }
+func (e *env) request(id string) { e.requestFrom(e.provider, id, e.data) }
 
 // requestFrom makes a machine request for a provider and class data.
 func (e *env) requestFrom(provider, id, data string) {
-	r := infra.NewMachineRequest(id)
+	r := infra.NewMachineRequest(e.full(id))
 	r.Metadata().Labels().Set(omni.LabelInfraProviderID, provider)
-	r.TypedSpec().Value.TalosVersion = talosVersion
+	r.TypedSpec().Value.TalosVersion = e.talosVersion
 	r.TypedSpec().Value.ProviderData = data
 
-	e.do("make a machine request", func(ctx context.Context) error { return e.omni.State().Create(ctx, r) })
-	e.note("operator makes machine request %s of provider %s", id, provider)
+	if e.ledger == nil {
+		e.watchRequest(provider, e.full(id))
+	}
+
+	e.do("make a machine request", func(ctx context.Context) error { return e.state.Create(ctx, r) })
+	e.note("operator makes machine request %s of provider %s", e.full(id), provider)
 }
 
 // set makes a machine request set of that size, or changes its size.
 func (e *env) set(id string, size int32) {
+	// Omni checks the class data of a set with the schema that the provider has published.
+	e.schema()
 	e.do("write a machine request set", func(ctx context.Context) error {
-		return safe.StateModify(ctx, e.omni.State(), omni.NewMachineRequestSet(id), func(r *omni.MachineRequestSet) error {
+		return safe.StateModify(ctx, e.state, omni.NewMachineRequestSet(e.full(id)), func(r *omni.MachineRequestSet) error {
 			spec := r.TypedSpec().Value
-			spec.ProviderId, spec.TalosVersion, spec.ProviderData, spec.MachineCount = e.provider, talosVersion, e.subject.Data, size
+			spec.ProviderId, spec.TalosVersion, spec.ProviderData, spec.MachineCount = e.provider, e.talosVersion, e.data, size
 
 			return nil
 		})
 	})
-	e.note("operator sets machine request set %s to %d", id, size)
+	e.note("operator sets machine request set %s to %d", e.full(id), size)
 }
 
 // annotate sets an annotation of a request.
 func (e *env) annotate(id, key, value string) {
 	e.do("annotate a machine request", func(ctx context.Context) error {
-		_, err := safe.StateUpdateWithConflicts(ctx, e.omni.State(), infra.NewMachineRequest(id).Metadata(), func(r *infra.MachineRequest) error {
+		_, err := safe.StateUpdateWithConflicts(ctx, e.state, infra.NewMachineRequest(e.full(id)).Metadata(), func(r *infra.MachineRequest) error {
 			r.Metadata().Annotations().Set(key, value)
 
 			return nil
-		})
+		}, state.WithExpectedPhaseAny())
 
 		return err
 	})
-	e.note("operator annotates %s with %s=%s", id, key, value)
+	e.note("operator annotates %s with %s=%s", e.full(id), key, value)
 }
 
 // remove tears a request down. awaitGone waits for its end.
 func (e *env) remove(id string) {
-	e.tearDown(infra.NewMachineRequest(id).Metadata())
-	e.note("operator removes machine request %s", id)
+	e.tearDown(infra.NewMachineRequest(e.full(id)).Metadata())
+	e.note("operator removes machine request %s", e.full(id))
 }
 
 func (e *env) tearDown(md *resource.Metadata) {
 	e.do("tear a resource down", func(ctx context.Context) error {
-		_, err := e.omni.State().Teardown(ctx, md)
+		_, err := e.state.Teardown(ctx, md)
 		if state.IsNotFoundError(err) {
 			return nil
 		}
@@ -82,7 +89,7 @@ func (e *env) tearDown(md *resource.Metadata) {
 // the provider's finalizer is its word for that.
 func (e *env) awaitGone(id string) {
 	e.await("machine request "+id+" is gone", func() (string, bool) {
-		held, gone := e.destroy(infra.NewMachineRequest(id).Metadata())
+		held, gone := e.destroy(infra.NewMachineRequest(e.full(id)).Metadata())
 
 		if machines, requests := e.machines(), e.requests(); gone && len(machines) > len(requests) {
 			e.fail(fmt.Sprintf("the cloud has no machine of %s when the provider lets go of the request", id), "%s", describe(machines))
@@ -94,7 +101,7 @@ func (e *env) awaitGone(id string) {
 
 // destroy destroys a resource that is torn down, or says who holds on to it.
 func (e *env) destroy(md *resource.Metadata) (held string, gone bool) {
-	r, err := e.omni.State().Get(e.ctx, md)
+	r, err := e.state.Get(e.ctx, md)
 
 	switch {
 	case state.IsNotFoundError(err):
@@ -107,17 +114,20 @@ func (e *env) destroy(md *resource.Metadata) (held string, gone bool) {
 		return fmt.Sprintf("it is held by %v", *r.Metadata().Finalizers()), false
 	}
 
-	err = e.omni.State().Destroy(e.ctx, md)
+	err = e.state.Destroy(e.ctx, md)
 
 	return fmt.Sprint(err), err == nil || state.IsNotFoundError(err)
 }
 
-// requests returns the ids of all requests.
+// full returns the id that Omni has for what a case calls id.
+func (e *env) full(id string) string { return e.prefix + id }
+
+// requests returns the ids of all requests, in the form that the other methods take.
 func (e *env) requests() []string {
 	var ids []string
 
 	for _, r := range list[*infra.MachineRequest](e) {
-		ids = append(ids, r.Metadata().ID())
+		ids = append(ids, strings.TrimPrefix(r.Metadata().ID(), e.prefix))
 	}
 
 	return ids
@@ -125,7 +135,7 @@ func (e *env) requests() []string {
 
 // status returns what the provider says of a request; an empty one if it says nothing.
 func (e *env) status(id string) *specs.MachineRequestStatusSpec {
-	s, err := safe.StateGetByID[*infra.MachineRequestStatus](e.ctx, e.omni.State(), id)
+	s, err := safe.StateGetByID[*infra.MachineRequestStatus](e.ctx, e.state, e.full(id))
 	if err != nil {
 		return &specs.MachineRequestStatusSpec{}
 	}
@@ -151,7 +161,7 @@ func (e *env) awaitJoined(id string) (uuid string) {
 		s := e.status(id)
 
 		for _, m := range list[*omni.Machine](e) {
-			if request, ok := m.Metadata().Labels().Get(omni.LabelMachineRequest); ok && request == id {
+			if request, ok := m.Metadata().Labels().Get(omni.LabelMachineRequest); ok && request == e.full(id) {
 				uuid = m.Metadata().ID()
 
 				return fmt.Sprintf("machine %s is there, the request's status says %q", uuid, s.GetId()), s.GetId() == uuid
@@ -165,12 +175,16 @@ func (e *env) awaitJoined(id string) (uuid string) {
 	return uuid
 }
 
-// machines returns the cloud's machines but those of somebody else.
+// machines returns the cloud's machines but those of somebody else; none where the suite cannot see the cloud.
 func (e *env) machines() []ledger.Machine {
+	if e.cloud == nil {
+		return nil
+	}
+
 	var own []ledger.Machine
 
-	for _, m := range e.subject.Cloud.Machines() {
-		if !e.foreign[m.ID] {
+	for _, m := range e.cloud.Machines() {
+		if !e.foreign[m.ID] && !e.isNeighbours(m) {
 			own = append(own, m)
 		}
 	}
@@ -208,18 +222,40 @@ func (e *env) do(what string, f func(ctx context.Context) error) {
 	}
 }
 
-// list returns all resources of a kind that are of the provider, or of nobody in particular.
+// concerns reports whether a resource is of this case. An Omni that was there already has those of others, of the same kinds, and
+// nobody here may touch them.
+func (e *env) concerns(r resource.Resource) bool {
+	name := r.Metadata().ID()
+
+	switch r := r.(type) {
+	case *omni.MachineRequestSet:
+		return strings.HasPrefix(name, e.prefix) && e.knows(r.TypedSpec().Value.ProviderId)
+	case *omni.ClusterMachine:
+		name, _ = r.Metadata().Labels().Get(omni.LabelCluster)
+	case *omni.Cluster, *omni.MachineClass, *infra.MachineRequest, *infra.MachineRequestStatus:
+	default:
+		name = e.prefix
+	}
+
+	provider, ok := r.Metadata().Labels().Get(omni.LabelInfraProviderID)
+
+	return strings.HasPrefix(name, e.prefix) && (!ok || e.knows(provider))
+}
+
+// list returns all resources of a kind that are of the case, or of nobody in particular.
 func list[T generic.ResourceWithRD](e *env) []T {
 	var all []T
 
 	e.do("list resources", func(ctx context.Context) error {
-		items, err := safe.StateListAll[T](ctx, e.omni.State())
+		items, err := safe.StateListAll[T](ctx, e.state)
 		if err != nil {
 			return err
 		}
 
 		for item := range items.All() {
-			all = append(all, item)
+			if e.concerns(item) {
+				all = append(all, item)
+			}
 		}
 
 		return nil

@@ -9,7 +9,7 @@ import (
 
 var ownershipCases = []testCase{
 	{
-		id: "OW-01", name: "ownership/foreign-objects-untouched",
+		id: "OW-01", name: "ownership/foreign-objects-untouched", uses: []means{cloudView, simulatedCloud},
 		rule: "Objects without the provider's mark are not adopted, changed or deleted, even if they have the very names that it uses.",
 		run: func(e *env) {
 			// The first round shows which names the provider uses.
@@ -38,16 +38,16 @@ var ownershipCases = []testCase{
 		},
 	},
 	{
-		id: "OW-02", name: "ownership/two-providers",
+		id: "OW-02", name: "ownership/two-providers", uses: []means{cloudView},
 		rule: "Two providers that share a cloud leave each other's machines alone.",
 		run: func(e *env) {
-			const other = "neighbour"
+			other := e.provider + "-2"
 
 			p := e.launch(other, e.createProvider(other))
 			defer p.kill()
 
 			e.request("r-1")
-			e.requestFrom(other, "r-2", e.subject.Data)
+			e.requestFrom(other, "r-2", e.data)
 			e.awaitJoined("r-1")
 			e.awaitJoined("r-2")
 			e.remove("r-1")

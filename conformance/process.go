@@ -2,12 +2,9 @@ package conformance
 
 import (
 	"context"
-	"path"
+	"fmt"
 	"sync"
 	"time"
-
-	"github.com/siderolabs/omni/client/pkg/client"
-	"google.golang.org/grpc"
 )
 
 const (
@@ -19,12 +16,15 @@ const (
 
 // process is one life of the provider.
 type process struct {
-	cancel context.CancelFunc
-	client *client.Client
-	dying  sync.Once
+	// terminate asks the process to end in order. cut ends it as a crash does: it does nothing more, and all its connections are
+	// cut at once. Neither waits for the end.
+	terminate, cut func()
+	dying          sync.Once
+	// isolate cuts the process off from Omni, or ends that; nil where that cannot be done.
+	isolate func(on bool)
 
 	done chan struct{}
-	// err is what Run returned, and early says that nobody had ended it. Both are set before done is closed.
+	// err is what the process ended with, and early says that nobody had ended it. Both are set before done is closed.
 	err   error
 	early bool
 }
@@ -40,83 +40,76 @@ func (e *env) start() {
 
 // launch starts a process of a provider.
 func (e *env) launch(id, key string) *process {
-	c, err := e.omni.Client(key, client.WithGrpcOpts(grpc.WithChainUnaryInterceptor(e.recordWrites())))
-	if err != nil {
-		panic(err)
-	}
-
-	ctx, cancel := context.WithCancel(e.ctx)
-	p := &process{cancel: cancel, client: c, done: make(chan struct{})}
-
 	e.note("provider %s starts", id)
 
-	e.tasks.Go(func() {
-		defer close(p.done)
-
-		p.err = e.subject.Run(ctx, Process{ProviderID: id, Key: key, Client: c, State: c.Omni().State(), Logger: e.logger})
-
-		if p.early = ctx.Err() == nil; p.early {
-			e.note("provider %s ends by itself: %v", id, p.err)
-		}
-
-		p.kill()
-	})
+	p, err := e.bench.launch(id, key)
+	if err != nil {
+		panic(fmt.Errorf("start provider %s: %w", id, err))
+	}
 
 	return p
 }
 
-// recordWrites returns what puts the calls of one process that write to Omni into the books, where a crash can befall them.
-func (e *env) recordWrites() grpc.UnaryClientInterceptor {
-	session := e.writes.Session()
-
-	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		name := path.Base(method)
-		if name == "Get" {
-			return invoke(ctx, method, req, reply, conn, opts...)
-		}
-
-		return session.Call(name, "", func() error { return invoke(ctx, method, req, reply, conn, opts...) })
-	}
-}
-
-// kill ends the process as a crash does: all its connections are cut at once.
-func (p *process) kill() {
-	p.dying.Do(func() {
-		p.cancel()
-		_ = p.client.Close()
-	})
-}
+// kill ends the process as a crash does.
+func (p *process) kill() { p.dying.Do(p.cut) }
 
 // crash kills the provider now, and starts it again a little later.
 func (e *env) crash() {
 	p := e.process()
 	p.kill()
-	e.ledger.Disconnect()
-	e.writes.Disconnect()
+
+	if e.ledger != nil {
+		e.ledger.Disconnect()
+	}
+
+	if e.writes != nil {
+		e.writes.Disconnect()
+	}
+
 	e.note("the provider is dead")
 
 	e.tasks.Go(func() {
 		<-p.done
 
-		if sleep(e.ctx, restartTime) == nil {
-			e.start()
+		if e.asked.Err() != nil || sleep(e.ctx, e.pace.cut(restartTime)) != nil {
+			return
+		}
+
+		// A program that cannot be started is missed by the case.
+		if err := catch(e.start); err != nil {
+			e.note("%v", err)
 		}
 	})
+}
+
+// killAndStart lets the provider die, and waits until it has been started again.
+func (e *env) killAndStart() {
+	p := e.process()
+	p.kill()
+	<-p.done
+
+	if e.ledger != nil {
+		e.ledger.Disconnect()
+	}
+
+	e.note("the provider is dead")
+	e.sleep(restartTime)
+	e.start()
 }
 
 // stop ends the provider in order, which it has to do promptly and without an error.
 func (e *env) stop() {
 	p := e.process()
-	p.cancel()
+	p.terminate()
 
 	select {
 	case <-p.done:
 	case <-time.After(endTime):
-		e.fail("the provider ends within "+endTime.String()+" when its context does", "it still runs")
+		e.fail("the provider ends within "+endTime.String()+" when it is told to", "it still runs")
 	}
 
 	if p.err != nil {
-		e.fail("the provider ends without an error when its context does", "%v", p.err)
+		e.fail("the provider ends without an error when it is told to", "%v", p.err)
 	}
 
 	e.note("provider %s has ended", e.provider)
@@ -125,7 +118,7 @@ func (e *env) stop() {
 // restart ends the provider in order and starts it again.
 func (e *env) restart() {
 	e.stop()
-	time.Sleep(restartTime)
+	e.sleep(restartTime)
 	e.start()
 }
 
@@ -141,6 +134,16 @@ func (p *process) ended() bool {
 	select {
 	case <-p.done:
 		return p.early
+	default:
+		return false
+	}
+}
+
+// over reports whether the process has ended.
+func (p *process) over() bool {
+	select {
+	case <-p.done:
+		return true
 	default:
 		return false
 	}

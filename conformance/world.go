@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"regexp"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -14,17 +13,15 @@ import (
 	"github.com/omni-infra/omni-infra-providers/sim/talos/meta"
 )
 
-// The machines' own pace.
-const (
-	bootTime     = 20 * time.Second
-	shutdownTime = 5 * time.Second
-)
-
 // World is what a subject's cloud needs of its surroundings: a life for its machines.
 type World struct {
 	omni *omni.Omni
+	// others are other Omnis, by the machine API that their machines are told.
+	others map[string]*omni.Omni
 	// exposed is told of secrets as they come up.
 	exposed func(name, value string)
+	// pace has the machines' own.
+	pace pace
 
 	mu    sync.Mutex
 	metas map[string]talos.Meta
@@ -41,6 +38,8 @@ type Guest struct {
 	KernelArgs string
 	// TalosVersion has the form "v1.13.5", empty for any.
 	TalosVersion string
+	// hostname tells two machines of one UUID apart.
+	hostname string
 }
 
 // Boot runs a simulated Talos machine from power on until it switches itself off or ctx ends. Clouds call it in a goroutine
@@ -64,16 +63,47 @@ func (w *World) Boot(ctx context.Context, g Guest) {
 		}
 	}
 
+	w.run(ctx, g, disk)
+}
+
+// run runs a machine with that disk.
+func (w *World) run(ctx context.Context, g Guest, disk talos.Meta) {
 	w.watchTokens(g)
 
 	machine := &talos.Machine{
-		UUID: g.UUID, UserData: []byte(g.UserData), Cmdline: talos.Cmdline(g.KernelArgs), Meta: disk, TalosVersion: g.TalosVersion,
-		BootTime: bootTime, ShutdownTime: shutdownTime,
-		Dial: func(context.Context, string, []string) (*grpc.ClientConn, error) { return w.omni.DialMachineAPI() },
+		UUID: g.UUID, UserData: []byte(g.UserData), Cmdline: talos.Cmdline(g.KernelArgs), Meta: disk, TalosVersion: g.TalosVersion, Hostname: g.hostname,
+		BootTime: w.pace.boot, ShutdownTime: w.pace.shutdown,
+		Dial: func(_ context.Context, target string, _ []string) (*grpc.ClientConn, error) {
+			return w.at(target).DialMachineAPI()
+		},
 	}
 
 	// Whatever keeps a machine from joining is seen in Omni, by its absence.
 	_ = machine.Run(ctx)
+}
+
+// settle adds an Omni whose machines join at a machine API of its own.
+func (w *World) settle(machineAPI string, o *omni.Omni) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if w.others == nil {
+		w.others = map[string]*omni.Omni{}
+	}
+
+	w.others[machineAPI] = o
+}
+
+// at returns the Omni that machines are told to join there.
+func (w *World) at(machineAPI string) *omni.Omni {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if o, ok := w.others[machineAPI]; ok {
+		return o
+	}
+
+	return w.omni
 }
 
 // hold keeps machines that are switched on from booting until release is called.
