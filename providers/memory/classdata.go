@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/omni-infra/omni-infra-providers/shared/classdata"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
@@ -43,11 +44,15 @@ func (d *Driver) Plan(_ context.Context, req driver.Request) (driver.Plan, error
 		UUID:  req.Identity.UUID,
 		Image: &driver.ImageSpec{Platform: "nocloud", Arch: data.Arch},
 		Names: map[string]string{"vm": m.vm, "volume": m.volume},
+		// Kubernetes gets to know which machine of the cloud each node is.
+		Patches: map[string]string{
+			"provider-id": fmt.Sprintf("machine:\n  kubelet:\n    extraArgs:\n      provider-id: memory://%s\n", req.Identity.UUID),
+		},
 		Phases: []driver.Phase{
-			{Name: "ensure-image", Ensure: m.ensureImage},
-			{Name: "create-volume", Ensure: m.createVolume},
-			{Name: "create-vm", Ensure: m.createVM},
-			{Name: "start-vm", Ensure: m.startVM},
+			{Name: "ensure-image", Ensure: brief(m.ensureImage)},
+			{Name: "create-volume", Ensure: brief(m.createVolume)},
+			{Name: "create-vm", Ensure: brief(m.createVM)},
+			{Name: "start-vm", Ensure: brief(m.startVM)},
 		},
 	}, nil
 }

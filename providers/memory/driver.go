@@ -8,6 +8,7 @@
 //	remove.go     from anything to nothing
 //	power.go      the optional parts: PowerSwitch and Watcher
 //	errors.go     the one place where the cloud's errors get their kind
+//	zones.go      several clouds as places of one provider: Placer
 package memory
 
 import (
@@ -30,8 +31,11 @@ var (
 	_ driver.Watcher     = (*Driver)(nil)
 )
 
-// New returns the driver of the cloud that client is connected to.
+// New returns the driver of the cloud that client is connected to. From then on the client keeps the quiet times of the cloud,
+// in methods of the driver that make several calls too.
 func New(client *cloud.Client) *Driver {
+	client.Before = driver.AwaitTurn
+
 	return &Driver{client: client, importing: make(chan struct{}, 1)}
 }
 

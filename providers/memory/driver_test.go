@@ -430,3 +430,19 @@ func TestBadClassDataNamesTheFieldAndTouchesNothing(t *testing.T) {
 		require.Contains(t, provider.Schema(), `"disk_size"`)
 	})
 }
+
+func TestListThatWasNotAnsweredSaysNothing(t *testing.T) {
+	inBubble(t, cloud.Options{}, func(t *testing.T, c *cloud.Cloud) {
+		d := provider.New(c.Client())
+		require.NoError(t, provision(t, d, ref))
+
+		c.Ledger().Inject(ledger.Fault{Kind: ledger.NotFound, Op: "list", Times: -1})
+
+		_, err := d.Find(t.Context(), ref)
+		require.False(t, driver.IsNotFound(err), "it would be made twice: %v", err)
+
+		done, err := d.Remove(t.Context(), ref)
+		require.False(t, done)
+		require.False(t, driver.IsNotFound(err), "it would be forgotten: %v", err)
+	})
+}

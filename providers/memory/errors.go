@@ -29,3 +29,12 @@ func classify(err error) error {
 		return err
 	}
 }
+
+// listed is classify for lists: there, not found speaks of the place that was looked at, and says nothing of what was looked for.
+func listed(err error) error {
+	if cloud.StatusOf(err) == http.StatusNotFound {
+		return err
+	}
+
+	return classify(err)
+}

@@ -25,12 +25,12 @@ func (d *Driver) List(ctx context.Context, providerID string) ([]driver.Machine,
 
 	vms, err := d.client.ListVMs(ctx, ours)
 	if err != nil {
-		return nil, fmt.Errorf("list machines: %w", classify(err))
+		return nil, fmt.Errorf("list machines: %w", listed(err))
 	}
 
 	volumes, err := d.client.ListVolumes(ctx, ours)
 	if err != nil {
-		return nil, fmt.Errorf("list volumes: %w", classify(err))
+		return nil, fmt.Errorf("list volumes: %w", listed(err))
 	}
 
 	var machines []driver.Machine
@@ -38,15 +38,22 @@ func (d *Driver) List(ctx context.Context, providerID string) ([]driver.Machine,
 	whole := map[driver.Ref]bool{}
 
 	for _, vm := range vms {
-		if ref, ok := refOf(providerID, vm.Tags); ok {
-			whole[ref] = true
-			machines = append(machines, machine(ref, vm))
-		}
+		ref := driver.Ref{ProviderID: providerID, RequestID: vm.Tags[tagRequest]}
+		whole[ref] = true
+		machines = append(machines, machine(ref, vm))
 	}
 
 	for _, volume := range volumes {
-		if ref, ok := refOf(providerID, volume.Tags); ok && !whole[ref] {
-			machines = append(machines, driver.Machine{Ref: ref, State: string(volume.State), Incomplete: true, CreatedAt: volume.CreatedAt})
+		ref := driver.Ref{ProviderID: providerID, RequestID: volume.Tags[tagRequest]}
+		left := driver.Machine{Ref: ref, State: string(volume.State), Incomplete: true, CreatedAt: volume.CreatedAt}
+
+		switch {
+		case ref.RequestID == "":
+			// Somebody took the tag off. Its own id is all that tells an operator what to look for.
+			left.ID = volume.ID
+			machines = append(machines, left)
+		case !whole[ref]:
+			machines = append(machines, left)
 		}
 	}
 
@@ -91,7 +98,7 @@ func first[T any](found []T, err error, what string) (T, error) {
 
 	switch {
 	case err != nil:
-		return none, fmt.Errorf("find %s: %w", what, classify(err))
+		return none, fmt.Errorf("find %s: %w", what, listed(err))
 	case len(found) == 0:
 		return none, driver.NotFound("the cloud has no %s", what)
 	default:

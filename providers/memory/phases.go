@@ -12,6 +12,19 @@ import (
 // pause is how long the cloud is left alone while it works.
 const pause = time.Second
 
+// phaseTime limits a phase. Each only asks the cloud, which does by itself what takes longer.
+const phaseTime = 2 * time.Minute
+
+// brief ends a phase whose calls get no answer, so that it holds nothing up for long.
+func brief(ensure func(context.Context, driver.Task) error) func(context.Context, driver.Task) error {
+	return func(ctx context.Context, t driver.Task) error {
+		ctx, cancel := context.WithTimeout(ctx, phaseTime)
+		defer cancel()
+
+		return ensure(ctx, t)
+	}
+}
+
 // maker makes one machine. Each phase looks first, by the mark, and makes only what is missing: a phase that is repeated after
 // a crash or a lost reply finds what the first try made.
 type maker struct {

@@ -13,7 +13,7 @@ import (
 func (d *Driver) Remove(ctx context.Context, ref driver.Ref) (bool, error) {
 	vms, err := d.client.ListVMs(ctx, selector(ref))
 	if err != nil {
-		return false, fmt.Errorf("list machines of %s: %w", ref, classify(err))
+		return false, fmt.Errorf("list machines of %s: %w", ref, listed(err))
 	}
 
 	for _, vm := range vms {
@@ -28,7 +28,7 @@ func (d *Driver) Remove(ctx context.Context, ref driver.Ref) (bool, error) {
 
 	volumes, err := d.client.ListVolumes(ctx, selector(ref))
 	if err != nil {
-		return false, fmt.Errorf("list volumes of %s: %w", ref, classify(err))
+		return false, fmt.Errorf("list volumes of %s: %w", ref, listed(err))
 	}
 
 	for _, volume := range volumes {
@@ -71,7 +71,7 @@ func (d *Driver) removeVM(ctx context.Context, vm cloud.VM) (err error) {
 
 func left(kind string, ref driver.Ref, err error) error {
 	if err != nil {
-		return fmt.Errorf("look whether the %s of %s is gone: %w", kind, ref, classify(err))
+		return fmt.Errorf("look whether the %s of %s is gone: %w", kind, ref, listed(err))
 	}
 
 	return driver.Pending(pause, "the %s of %s is not gone yet", kind, ref)

@@ -23,7 +23,8 @@ dir=$(realpath -m "$1")
 shift
 
 # Guests run as root and keep their files' owners: nothing else is in this namespace that could be protected from them.
-mkdir -p "$dir"/{etc,run,lib,log,cache} /etc/libvirt /run/libvirt /var/lib/libvirt /var/log/libvirt /var/cache/libvirt
+mkdir -p "$dir"/{etc,run,lib,log/qemu,cache,swtpm-localca,swtpm-log} /etc/libvirt /run/libvirt /var/lib/libvirt /var/log/libvirt /var/cache/libvirt \
+	/var/lib/swtpm-localca /var/log/swtpm
 cat >"$dir/etc/qemu.conf" <<-'END'
 	user = "root"
 	group = "root"
@@ -33,6 +34,8 @@ cat >"$dir/etc/qemu.conf" <<-'END'
 	stdio_handler = "file"
 	namespaces = []
 	cgroup_controllers = []
+	swtpm_user = "root"
+	swtpm_group = "root"
 END
 cat >"$dir/etc/libvirtd.conf" <<-'END'
 	auth_unix_ro = "none"
@@ -51,10 +54,17 @@ export PRIVATE_LIBVIRTD_DIR=$dir
 exec unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private -- bash -euc '
 	export PATH=$PATH:/usr/sbin:/sbin
 	for pair in etc:/etc/libvirt run:/run/libvirt lib:/var/lib/libvirt log:/var/log/libvirt cache:/var/cache/libvirt \
-		passwd:/etc/passwd group:/etc/group; do
+		swtpm-localca:/var/lib/swtpm-localca swtpm-log:/var/log/swtpm passwd:/etc/passwd group:/etc/group; do
 		mount --bind "$PRIVATE_LIBVIRTD_DIR/${pair%%:*}" "${pair#*:}"
 	done
 	mount -t sysfs sysfs /sys 2>/dev/null || true # shows the interfaces of this namespace
+	# A device without the instructions behind it is no KVM that runs machines with this processor. libvirt asks QEMU again before
+	# each call as long as it could open the device: what stands in for it is a file that cannot be written.
+	if [ -e /dev/kvm ] && ! grep -qwE "vmx|svm" /proc/cpuinfo && [ "$(uname -m)" = x86_64 ]; then
+		: >"$PRIVATE_LIBVIRTD_DIR/no-kvm"
+		mount --bind "$PRIVATE_LIBVIRTD_DIR/no-kvm" /dev/kvm
+		mount -o remount,bind,ro /dev/kvm
+	fi
 	ip link set lo up
 	rm -rf /run/libvirt/*
 	# In a session of its own, so that Ctrl-C on the terminal is for CMD alone.

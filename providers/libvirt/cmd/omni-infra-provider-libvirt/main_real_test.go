@@ -3,15 +3,11 @@
 package main
 
 import (
-	"context"
-	"net"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/omni-infra/omni-infra-providers/sim/omni"
 )
 
 // TestWrongPartnerEndsInOneLine gets past the settings: libvirt is its own simulation, which needs no daemon, and Omni is on
@@ -19,30 +15,8 @@ import (
 func TestWrongPartnerEndsInOneLine(t *testing.T) {
 	t.Parallel()
 
-	listen := func() net.Listener {
-		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-
-		return l
-	}
-
-	api, machines := listen(), listen()
-	endpoint := "http://" + api.Addr().String()
-
-	o, err := omni.New(omni.Options{APIURL: endpoint})
-	require.NoError(t, err)
-
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
-
-	go func() { ended <- o.Run(ctx) }()
-	go func() { ended <- o.Serve(ctx, api, machines) }()
-
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-		require.NoError(t, <-ended)
-	})
+	o, endpoint := serveOmni(t)
+	ctx := t.Context()
 
 	key, err := o.CreateProvider(ctx, "libvirt")
 	require.NoError(t, err)
@@ -50,7 +24,7 @@ func TestWrongPartnerEndsInOneLine(t *testing.T) {
 	_, err = o.CreateProvider(ctx, "other")
 	require.NoError(t, err)
 
-	nobody := listen()
+	nobody := listen(t)
 	unreachable := "http://" + nobody.Addr().String()
 	require.NoError(t, nobody.Close())
 

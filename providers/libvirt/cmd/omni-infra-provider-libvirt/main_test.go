@@ -126,6 +126,13 @@ func TestWrongSettingEndsInOneLine(t *testing.T) {
 	key := newKey(t)
 	good := []string{"OMNI_ENDPOINT=http://127.0.0.1:1", "OMNI_SERVICE_ACCOUNT_KEY=" + key}
 
+	// What is wrong with the cloud is only known once Omni has said whether it has another configuration.
+	server, endpoint := serveOmni(t)
+	known, err := server.CreateProvider(t.Context(), "libvirt")
+	require.NoError(t, err)
+
+	omni := []string{"OMNI_ENDPOINT=" + endpoint, "OMNI_SERVICE_ACCOUNT_KEY=" + known}
+
 	folder := t.TempDir()
 	write := func(name, content string) string {
 		path := filepath.Join(folder, name)
@@ -148,9 +155,9 @@ func TestWrongSettingEndsInOneLine(t *testing.T) {
 		{"unknown flag", good, []string{"--libvirt-url", "x"}, []string{"--libvirt-url"}},
 		{"unknown key in the file", good, []string{"--config-file", write("misspelt.yaml", "libvirt: {url: x}")}, []string{"misspelt.yaml", "url: unknown", `"uri"`}},
 		{"file that is missing", good, []string{"--config-file", folder + "/nothing.yaml"}, []string{"nothing.yaml", "no such file"}},
-		{"empty URI", good, []string{"--libvirt-uri", ""}, []string{"--libvirt-uri"}},
+		{"empty URI", omni, []string{"--libvirt-uri", ""}, []string{"--libvirt-uri"}},
 		// Without libvirt's client library the error is about that, and no less one line.
-		{"no libvirt there", good, []string{"--libvirt-uri", "qemu+unix:///system?socket=" + folder + "/nothing"}, []string{"libvirt at \"qemu+unix:///system?socket=" + folder + "/nothing\""}},
+		{"no libvirt there", omni, []string{"--libvirt-uri", "qemu+unix:///system?socket=" + folder + "/nothing"}, []string{"libvirt at \"qemu+unix:///system?socket=" + folder + "/nothing\""}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -175,5 +182,5 @@ func TestClassDataIsValidatedWithoutOmniAndLibvirt(t *testing.T) {
 
 	got := execute(t, nil, "validate", file)
 	require.Zero(t, got.code, got.stderr)
-	require.Equal(t, file+": ok\n", got.stdout)
+	require.Equal(t, file+": class data: ok\n", got.stdout)
 }

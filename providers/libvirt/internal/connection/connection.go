@@ -10,9 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"libvirt.org/go/libvirt"
 )
 
 // The defaults of Config.
@@ -22,12 +21,29 @@ const (
 	DefaultMaxCalls    = 64
 )
 
+// ErrUnreachable is in the chain of an error that says that libvirt did not answer, whatever it was asked.
+var ErrUnreachable = errors.New("libvirt is out of reach")
+
+var errClosed = errors.New("the connection to libvirt has been closed")
+
+// unreachable marks an error as ErrUnreachable without a change of its text.
+type unreachable struct{ error }
+
+func (unreachable) Is(target error) bool { return target == ErrUnreachable } //nolint:errorlint // It is the comparison.
+func (u unreachable) Unwrap() error      { return u.error }
+
+// hungAfter is how long a call has to be without an answer before its connection is given up with it.
+const hungAfter = 10 * time.Second
+
 // The pauses between attempts to connect grow from first to last; closeTimeout bounds Close.
 const (
 	firstPause   = 200 * time.Millisecond
 	lastPause    = 10 * time.Second
 	closeTimeout = 5 * time.Second
 )
+
+// maxAttempts bounds the attempts to connect under way, those that were given up included.
+const maxAttempts = 16
 
 // Config says where libvirt is and how patient to be. Its zero value is the local system daemon.
 type Config struct {
@@ -37,6 +53,8 @@ type Config struct {
 	CallTimeout time.Duration
 	// MaxCalls bounds the calls under way, those that nobody waits for any more included; DefaultMaxCalls when zero.
 	MaxCalls int
+	// Open, when not nil, opens connections instead of Real: another hypervisor behind the seam.
+	Open func(uri string) (Connect, error)
 	// Intercept, when not nil, stands around every call, which next makes; what it returns is the call's result. Tests use it
 	// to lose calls and replies.
 	Intercept func(what string, next func() error) error
@@ -45,12 +63,14 @@ type Config struct {
 // Connection is a connection that opens itself. Its methods may be called from several goroutines.
 type Connection struct {
 	config Config
-	open   func(uri string, report func(Event)) (*link, error)
 	slots  chan struct{}
+	// heard is when the last call was answered, in nanoseconds since the epoch.
+	heard atomic.Int64
 
 	mu         sync.Mutex
 	current    *link
 	opening    *attempt
+	attempts   int
 	failures   int
 	retryAt    time.Time
 	lastErr    error
@@ -79,9 +99,12 @@ func New(config Config) *Connection {
 		config.MaxCalls = DefaultMaxCalls
 	}
 
+	if config.Open == nil {
+		config.Open = Real
+	}
+
 	return &Connection{
 		config:     config,
-		open:       openLibvirt,
 		slots:      make(chan struct{}, config.MaxCalls),
 		running:    map[*string]struct{}{},
 		subscriber: map[*func(Event)]struct{}{},
@@ -103,23 +126,53 @@ func (c *Connection) URI() string {
 //
 // libvirt cannot cancel a call, so that f may go on after Call has returned: it must neither write to variables of its caller
 // nor return libvirt's handles, but free those itself. To let a lost call be repeated safely it changes at most one thing.
-func Call[T any](ctx context.Context, c *Connection, what string, f func(*libvirt.Connect) (T, error)) (T, error) {
+func Call[T any](ctx context.Context, c *Connection, what string, f func(Connect) (T, error)) (T, error) {
+	return callWithin(ctx, c, c.config.CallTimeout, hungAfter, what, f)
+}
+
+// CallWithin is Call for work that takes libvirt long: it has the limit for its time. That it is given up with ctx says nothing
+// about the daemon.
+func CallWithin[T any](ctx context.Context, c *Connection, limit time.Duration, what string, f func(Connect) (T, error)) (T, error) {
+	return callWithin(ctx, c, limit, limit-limit/10, what, f)
+}
+
+// callWithin gives up the connection with a call that was given up after it had been without an answer for as long as hung says.
+func callWithin[T any](
+	ctx context.Context, c *Connection, limit, hung time.Duration, what string, f func(Connect) (T, error),
+) (T, error) {
 	var zero T
 
-	ctx, cancel := context.WithTimeout(ctx, c.config.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 
 	select {
 	case c.slots <- struct{}{}:
 	case <-ctx.Done():
-		return zero, fmt.Errorf("%s: %d calls to libvirt at %q are without an answer: %w", what, c.config.MaxCalls, c.URI(), ctx.Err())
+		return zero, unreachable{fmt.Errorf("%s: %d calls to libvirt at %q are without an answer: %w", what, c.config.MaxCalls, c.URI(), ctx.Err())}
 	}
 
 	l, release, err := c.acquire(ctx)
 	if err != nil {
 		<-c.slots
 
-		return zero, fmt.Errorf("%s: %w", what, err)
+		return zero, unreachable{fmt.Errorf("%s: %w", what, err)}
+	}
+
+	began := time.Now()
+
+	if l.turn != nil {
+		select {
+		case l.turn <- struct{}{}:
+		case <-ctx.Done():
+			release()
+			<-c.slots
+
+			if time.Since(began) >= hungAfter {
+				c.drop(l)
+			}
+
+			return zero, unreachable{fmt.Errorf("%s: another call to libvirt at %q is without an answer: %w", what, c.URI(), ctx.Err())}
+		}
 	}
 
 	type result struct {
@@ -133,6 +186,11 @@ func Call[T any](ctx context.Context, c *Connection, what string, f func(*libvir
 	go func() {
 		defer func() { <-c.slots }()
 		defer release()
+		defer func() {
+			if l.turn != nil {
+				<-l.turn
+			}
+		}()
 
 		var r result
 
@@ -148,6 +206,10 @@ func Call[T any](ctx context.Context, c *Connection, what string, f func(*libvir
 			_ = call() // The error is in r.
 		}
 
+		if l.alive() {
+			c.heard.Store(time.Now().UnixNano())
+		}
+
 		finished()
 		done <- r
 	}()
@@ -155,27 +217,31 @@ func Call[T any](ctx context.Context, c *Connection, what string, f func(*libvir
 	select {
 	case r := <-done:
 		if r.err != nil {
+			err := classify(what, r.err)
+
 			if !l.alive() {
 				c.drop(l)
+
+				err = unreachable{err}
 			}
 
-			return zero, classify(what, r.err)
+			return zero, err
 		}
 
 		return r.value, nil
 	case <-ctx.Done():
 		// A daemon that does not answer in time may never answer on this connection.
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if time.Since(began) >= hung {
 			c.drop(l)
 		}
 
-		return zero, fmt.Errorf("%s: no answer from libvirt at %q: %w", what, c.URI(), ctx.Err())
+		return zero, unreachable{fmt.Errorf("%s: no answer from libvirt at %q: %w", what, c.URI(), ctx.Err())}
 	}
 }
 
 // Do is Call for calls without a result.
-func Do(ctx context.Context, c *Connection, what string, f func(*libvirt.Connect) error) error {
-	_, err := Call(ctx, c, what, func(conn *libvirt.Connect) (struct{}, error) { return struct{}{}, f(conn) })
+func Do(ctx context.Context, c *Connection, what string, f func(Connect) error) error {
+	_, err := Call(ctx, c, what, func(conn Connect) (struct{}, error) { return struct{}{}, f(conn) })
 
 	return err
 }
@@ -193,6 +259,9 @@ func (c *Connection) Unanswered(fragment string) (what string, found bool) {
 
 	return "", false
 }
+
+// Heard returns when libvirt answered last, however late: a host that answers is slow, not dead.
+func (c *Connection) Heard() time.Time { return time.Unix(0, c.heard.Load()) }
 
 // Close ends the connection for good and waits a few seconds at most.
 func (c *Connection) Close() {
@@ -242,7 +311,7 @@ func (c *Connection) acquire(ctx context.Context) (l *link, release func(), err 
 		if c.closed {
 			c.mu.Unlock()
 
-			return nil, nil, errors.New("the connection to libvirt has been closed")
+			return nil, nil, errClosed
 		}
 
 		if l = c.current; l != nil {
@@ -267,6 +336,7 @@ func (c *Connection) acquire(ctx context.Context) (l *link, release func(), err 
 
 			a = &attempt{done: make(chan struct{})}
 			c.opening = a
+			c.attempts++
 
 			go c.connect(a)
 		}
@@ -284,30 +354,63 @@ func (c *Connection) acquire(ctx context.Context) (l *link, release func(), err 
 	}
 }
 
-// connect makes one attempt. It cannot be cancelled either, but only one is ever under way.
+// connect makes one attempt. It cannot be cancelled; one that takes longer than a call may is given up, so that it keeps nobody from
+// the next. What comes of it then is still welcome.
 func (c *Connection) connect(a *attempt) {
-	l, err := c.open(c.config.URI, c.report)
+	late := time.AfterFunc(c.config.CallTimeout, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 
+		if c.opening == a && c.attempts < maxAttempts {
+			c.failLocked(a, fmt.Errorf("connect to libvirt at %q: no answer in %s", c.URI(), c.config.CallTimeout))
+		}
+	})
+
+	l, err := openLink(c.config.Open, c.config.URI, c.report)
+
+	late.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	c.opening = nil
+	c.attempts--
 
 	switch {
 	case err != nil:
-		a.err = classifyOpen(c.config.URI, c.URI(), err)
-		c.lastErr = a.err
-		pause := min(firstPause<<min(c.failures, 10), lastPause)
-		c.retryAt = time.Now().Add(pause/2 + rand.N(pause/2))
-		c.failures++
-	case c.closed:
-		a.err = errors.New("the connection to libvirt has been closed")
+		if c.opening == a {
+			c.failLocked(a, classifyOpen(c.config.URI, c.URI(), err))
+		}
+	case c.closed || c.current != nil:
+		if c.opening == a {
+			var err error
+			if c.closed {
+				err = errClosed
+			}
+
+			c.endLocked(a, err)
+		}
 
 		go l.close()
 	default:
-		c.current, c.failures = l, 0
-	}
+		c.current, c.failures, c.retryAt = l, 0, time.Time{}
 
+		if c.opening == a {
+			c.endLocked(a, nil)
+		}
+	}
+}
+
+// failLocked ends an attempt that has come to nothing, and puts the next one off.
+func (c *Connection) failLocked(a *attempt, err error) {
+	pause := min(firstPause<<min(c.failures, 10), lastPause)
+	c.retryAt = time.Now().Add(pause/2 + rand.N(pause/2))
+	c.failures++
+	c.lastErr = err
+	c.endLocked(a, err)
+}
+
+func (c *Connection) endLocked(a *attempt, err error) {
+	c.opening = nil
+	a.err = err
 	close(a.done)
 }
 
@@ -327,7 +430,8 @@ func (c *Connection) dropLocked(l *link) {
 	c.current = nil
 
 	go func() {
-		l.close()
+		// Closing may take as long as the daemon does.
 		c.report(Event{Kind: Lost})
+		l.close()
 	}()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,15 +19,58 @@ import (
 // daemon stands for libvirtd: it opens links that can be cut.
 type daemon struct {
 	down   error
-	hang   time.Duration
+	hang   atomic.Int64 // in nanoseconds
 	opened atomic.Int32
 	open   atomic.Int32
-	links  []*atomic.Bool
+
+	mu    sync.Mutex
+	links []*handle
 }
 
-func (d *daemon) dial(string, func(Event)) (*link, error) {
+// hanging takes that long to answer whoever connects.
+func hanging(d time.Duration) *daemon {
+	h := new(daemon)
+	h.hang.Store(int64(d))
+
+	return h
+}
+
+// handle is one connection to the daemon. A call that no test expects panics.
+type handle struct {
+	Connect
+
+	daemon *daemon
+	refs   atomic.Int32
+	cut    atomic.Bool
+}
+
+func (h *handle) IsAlive() (bool, error)                  { return !h.cut.Load(), nil }
+func (h *handle) Ref() error                              { h.refs.Add(1); return nil }
+func (*handle) SetKeepAlive(int, uint) error              { return nil }
+func (*handle) RegisterCloseCallback(CloseCallback) error { return nil }
+func (*handle) UnregisterCloseCallback() error            { return nil }
+func (*handle) DomainEventDeregister(int) error           { return nil }
+
+func (*handle) DomainEventLifecycleRegister(Domain, DomainEventLifecycleCallback) (int, error) {
+	return 0, nil
+}
+
+func (*handle) DomainEventRebootRegister(Domain, DomainEventGenericCallback) (int, error) {
+	return 1, nil
+}
+
+func (h *handle) Close() (int, error) {
+	left := h.refs.Add(-1)
+	if left == 0 {
+		h.daemon.open.Add(-1)
+	}
+
+	return int(left), nil
+}
+
+func (d *daemon) dial(string) (Connect, error) {
 	d.opened.Add(1)
-	time.Sleep(d.hang)
+	time.Sleep(time.Duration(d.hang.Load()))
 
 	if d.down != nil {
 		return nil, d.down
@@ -34,30 +78,28 @@ func (d *daemon) dial(string, func(Event)) (*link, error) {
 
 	d.open.Add(1)
 
-	alive := new(atomic.Bool)
-	alive.Store(true)
-	d.links = append(d.links, alive)
+	h := &handle{daemon: d}
+	h.refs.Store(1)
 
-	return &link{
-		conn:  &libvirt.Connect{},
-		alive: alive.Load,
-		hold:  func() (func(), error) { return func() {}, nil },
-		close: func() { d.open.Add(-1) },
-	}, nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	d.links = append(d.links, h)
+
+	return h, nil
 }
 
 func newTest(d *daemon, config Config) *Connection {
-	c := New(config)
-	c.open = d.dial
+	config.Open = d.dial
 
-	return c
+	return New(config)
 }
 
-func nothing(*libvirt.Connect) error { return nil }
+func nothing(Connect) error { return nil }
 
 func TestConnectionOpensOnceForAllAndAgainWhenItBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &daemon{hang: time.Second}
+		d := hanging(time.Second)
 		c := newTest(d, Config{})
 
 		defer c.Close()
@@ -83,7 +125,7 @@ func TestConnectionOpensOnceForAllAndAgainWhenItBreaks(t *testing.T) {
 		})
 		defer cancel()
 
-		d.links[0].Store(false)
+		d.links[0].cut.Store(true)
 		require.NoError(t, Do(t.Context(), c, "call", nothing))
 		synctest.Wait()
 		require.EqualValues(t, 2, d.opened.Load())
@@ -124,7 +166,7 @@ func TestCallThatHangsEndsInTimeAndGivesUpTheConnection(t *testing.T) {
 		defer c.Close()
 
 		release := make(chan struct{})
-		hang := func(*libvirt.Connect) error {
+		hang := func(Connect) error {
 			<-release
 
 			return nil
@@ -156,6 +198,52 @@ func TestCallThatHangsEndsInTimeAndGivesUpTheConnection(t *testing.T) {
 		_, found = c.Unanswered("")
 		require.False(t, found)
 		require.NoError(t, Do(t.Context(), c, "fourth", nothing))
+	})
+}
+
+func TestAttemptToConnectThatHangsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := hanging(time.Hour)
+		c := newTest(d, Config{CallTimeout: time.Minute})
+
+		defer c.Close()
+
+		start := time.Now()
+
+		for time.Since(start) < 5*time.Minute {
+			require.ErrorIs(t, Do(t.Context(), c, "look", nothing), ErrUnreachable)
+			time.Sleep(time.Second)
+		}
+
+		// The daemon has come to itself, but not what was begun before that.
+		d.hang.Store(0)
+
+		time.Sleep(time.Minute + lastPause)
+		require.NoError(t, Do(t.Context(), c, "look", nothing))
+		require.LessOrEqual(t, d.opened.Load(), int32(7))
+
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.EqualValues(t, 1, d.open.Load(), "what comes late is not needed any more")
+	})
+}
+
+func TestHungAttemptsAreNotWithoutNumber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := hanging(10 * time.Hour)
+		c := newTest(d, Config{CallTimeout: time.Minute})
+
+		for range 100 {
+			require.ErrorIs(t, Do(t.Context(), c, "look", nothing), ErrUnreachable)
+			time.Sleep(lastPause)
+		}
+
+		require.EqualValues(t, maxAttempts, d.opened.Load())
+
+		c.Close()
+		time.Sleep(10 * time.Hour)
+		synctest.Wait()
+		require.Zero(t, d.open.Load())
 	})
 }
 
@@ -251,7 +339,7 @@ func TestInterceptorStandsAroundEveryCall(t *testing.T) {
 
 		defer c.Close()
 
-		require.ErrorIs(t, Do(t.Context(), c, "call", func(*libvirt.Connect) error { made++; return nil }), lost)
+		require.ErrorIs(t, Do(t.Context(), c, "call", func(Connect) error { made++; return nil }), lost)
 		require.Equal(t, 1, made)
 	})
 }

@@ -70,6 +70,8 @@ func classify(what string, err error) error {
 func full(message string) bool {
 	for _, sign := range []string{
 		"Cannot allocate memory", "No space left on device", "Disk quota exceeded", "Not enough free space in pool",
+		// What LVM and ZFS say themselves.
+		"insufficient free space", "out of space",
 	} {
 		if strings.Contains(strings.ToLower(message), strings.ToLower(sign)) {
 			return true

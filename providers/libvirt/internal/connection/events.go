@@ -58,9 +58,9 @@ func (c *Connection) report(e Event) {
 
 // registerEvents asks for the events of all domains, as far as the driver has them. The callbacks that it returns are
 // registered, also when it fails.
-func registerEvents(conn *libvirt.Connect, report func(Event)) (callbacks []int, err error) {
+func registerEvents(conn Connect, report func(Event)) (callbacks []int, err error) {
 	// The UUID is part of the handle: reading it makes no call.
-	of := func(kind EventKind, d *libvirt.Domain) {
+	of := func(kind EventKind, d Domain) {
 		if uuid, err := d.GetUUIDString(); err == nil {
 			report(Event{Kind: kind, Domain: uuid})
 		}
@@ -69,10 +69,10 @@ func registerEvents(conn *libvirt.Connect, report func(Event)) (callbacks []int,
 	for _, register := range []func() (int, error){
 		func() (int, error) {
 			return conn.DomainEventLifecycleRegister(nil,
-				func(_ *libvirt.Connect, d *libvirt.Domain, _ *libvirt.DomainEventLifecycle) { of(Changed, d) })
+				func(_ Connect, d Domain, _ *libvirt.DomainEventLifecycle) { of(Changed, d) })
 		},
 		func() (int, error) {
-			return conn.DomainEventRebootRegister(nil, func(_ *libvirt.Connect, d *libvirt.Domain) { of(Rebooted, d) })
+			return conn.DomainEventRebootRegister(nil, func(_ Connect, d Domain) { of(Rebooted, d) })
 		},
 	} {
 		id, err := register()

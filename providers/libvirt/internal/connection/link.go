@@ -2,9 +2,7 @@ package connection
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"libvirt.org/go/libvirt"
 )
@@ -17,48 +15,20 @@ const (
 
 // link is one open connection.
 type link struct {
-	conn *libvirt.Connect
+	conn Connect
 	// alive says, without a call to the daemon, whether the connection stands.
 	alive func() bool
 	// hold keeps the connection's memory until release is called, also when the link is closed meanwhile.
 	hold func() (release func(), err error)
+	// turn is held by the call that is under way, where the client library takes only one at a time; nil where it takes many.
+	turn chan struct{}
 	// close gives up the connection. It may take as long as the daemon does.
 	close func()
 }
 
-// startEvents registers libvirt's event loop, which has to be there before the first connection, and runs it as long as the
-// process lives.
-var startEvents = sync.OnceValue(func() error {
-	if err := libvirt.EventRegisterDefaultImpl(); err != nil {
-		return err
-	}
-
-	go func() {
-		for {
-			if err := libvirt.EventRunDefaultImpl(); err != nil {
-				time.Sleep(time.Second)
-			}
-		}
-	}()
-
-	return nil
-})
-
-// openLibvirt connects to a daemon and passes its events to report.
-func openLibvirt(uri string, report func(Event)) (*link, error) {
-	if err := startEvents(); err != nil {
-		return nil, err
-	}
-
-	// Credentials come from the URI's own parameters and from libvirt's authentication file; some transports ask for a
-	// callback even so. Nobody is there to be asked.
-	conn, err := libvirt.NewConnectWithAuth(uri, &libvirt.ConnectAuth{
-		CredType: []libvirt.ConnectCredentialType{
-			libvirt.CRED_AUTHNAME, libvirt.CRED_USERNAME, libvirt.CRED_PASSPHRASE,
-			libvirt.CRED_NOECHOPROMPT, libvirt.CRED_ECHOPROMPT, libvirt.CRED_REALM,
-		},
-		Callback: func([]*libvirt.ConnectCredential) {},
-	}, 0)
+// openLink opens a connection and passes the daemon's events to report.
+func openLink(open func(uri string) (Connect, error), uri string, report func(Event)) (*link, error) {
+	conn, err := open(uri)
 	if err != nil {
 		return nil, err
 	}
@@ -67,15 +37,24 @@ func openLibvirt(uri string, report func(Event)) (*link, error) {
 
 	// Drivers inside the process know neither keepalive nor close callbacks, and need none.
 	_ = conn.SetKeepAlive(keepaliveInterval, keepaliveCount)
-	closeCallback := conn.RegisterCloseCallback(func(*libvirt.Connect, libvirt.ConnectCloseReason) {
+	closeCallback := conn.RegisterCloseCallback(func(Connect, libvirt.ConnectCloseReason) {
 		lost.Store(true)
 		report(Event{Kind: Lost})
 	}) == nil
 
 	callbacks, err := registerEvents(conn, report)
 
+	var turn chan struct{}
+	if _, ok := conn.(realConnect); ok && oneCallAtATime() {
+		turn = make(chan struct{}, 1)
+	}
+
 	// Each registered callback holds the connection open.
 	closeAll := func() {
+		if turn != nil {
+			turn <- struct{}{} // A call that hangs ends when the daemon is found dead.
+		}
+
 		for _, id := range callbacks {
 			_ = conn.DomainEventDeregister(id)
 		}
@@ -111,6 +90,7 @@ func openLibvirt(uri string, report func(Event)) (*link, error) {
 
 			return func() { _, _ = conn.Close() }, nil
 		},
+		turn:  turn,
 		close: closeAll,
 	}, nil
 }

@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/hypervisor"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/machine"
 )
 
 // reaper kills a provider at one of its changing calls to libvirt.
@@ -83,8 +86,12 @@ func TestKilledProviderLeavesOneMachineThenNone(t *testing.T) {
 			s := newSite(t, "killed-"+test.firmware)
 			data := strings.ReplaceAll(classData(pool), "bios", test.firmware)
 
+			sweeper := newDriver(t, hypervisor.Config{})
+
 			nothingLeft := func(t *testing.T, id, at string) {
 				t.Helper()
+
+				sweepImages(t, sweeper, s.provider)
 
 				require.Empty(t, containing(domainNames(t), test.firmware+"-"), at)
 				require.Empty(t, volumeNames(t, pool), at)
@@ -111,7 +118,7 @@ func TestKilledProviderLeavesOneMachineThenNone(t *testing.T) {
 					require.True(t, s.awaitProvisioned(id, p), where())
 				}
 
-				n := namesOf(req.Ref)
+				n := machine.NamesOf(req.Ref)
 				require.Equal(t, []string{n.Domain}, containing(domainNames(t), test.firmware+"-"), where())
 				require.Equal(t, req.Identity.UUID, virsh(t, "domuuid", n.Domain), where())
 				require.Len(t, volumeNames(t, pool), 4, "system disk, seed and two for the image: %s", where())

@@ -3,7 +3,6 @@
 package provider
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +13,8 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/connection"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/hypervisor"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/machine"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
@@ -49,7 +50,7 @@ func (c *crasher) intercept(what string, next func() error) error {
 
 // crashEverywhere runs make and take with a provider that dies at each call in turn, and then as many times as it takes with one
 // that lives; check sees what there is after each.
-func crashEverywhere(t *testing.T, config Config, loseReply bool, req driver.Request, check func(t *testing.T, made bool, at string)) {
+func crashEverywhere(t *testing.T, config hypervisor.Config, loseReply bool, req driver.Request, check func(t *testing.T, made bool, at string)) {
 	t.Helper()
 
 	for _, part := range []struct {
@@ -68,7 +69,7 @@ func crashEverywhere(t *testing.T, config Config, loseReply bool, req driver.Req
 		}},
 	} {
 		for at := 1; ; at++ {
-			alive := New(config)
+			alive := newOf(config)
 
 			// Start from the other end.
 			if part.made {
@@ -80,12 +81,17 @@ func crashEverywhere(t *testing.T, config Config, loseReply bool, req driver.Req
 			c := &crasher{at: at, loseReply: loseReply}
 			dying := config
 			dying.Intercept = c.intercept
-			dead := New(dying)
+			dead := newOf(dying)
 			err := part.run(dead)
 			dead.Close()
 
 			if c.calls < at {
 				require.NoError(t, err)
+
+				if !part.made {
+					remove(t, alive, req.Ref)
+				}
+
 				check(t, part.made, "the end")
 				alive.Close()
 				t.Logf("%s: %d calls", part.name, c.calls)
@@ -102,18 +108,19 @@ func crashEverywhere(t *testing.T, config Config, loseReply bool, req driver.Req
 			}
 
 			require.NoError(t, err, where)
-			check(t, part.made, where)
 
 			if part.made {
-				remove(t, alive, req.Ref)
-				check(t, false, where)
+				check(t, true, where)
 			}
+
+			remove(t, alive, req.Ref)
+			check(t, false, where)
 
 			alive.Close()
 		}
 	}
 
-	alive := New(config)
+	alive := newOf(config)
 	defer alive.Close()
 
 	remove(t, alive, req.Ref)
@@ -128,12 +135,13 @@ func TestCrashAtAnyCallOnSimulatedHypervisor(t *testing.T) {
 
 	defer func() { _, _ = keeper.Close() }()
 
-	see := func(ctx context.Context) (domains, volumes []string) {
-		d := New(Config{Config: connection.Config{URI: uri}})
-		defer d.Close()
-
-		volumes, err := d.volumes(ctx, pool)
+	see := func() (domains, volumes []string) {
+		p, err := keeper.LookupStoragePoolByName(pool)
 		require.NoError(t, err)
+
+		volumes, err = p.ListStorageVolumes()
+		require.NoError(t, err)
+		require.NoError(t, p.Free())
 
 		all, err := keeper.ListAllDomains(0)
 		require.NoError(t, err)
@@ -147,21 +155,22 @@ func TestCrashAtAnyCallOnSimulatedHypervisor(t *testing.T) {
 		}
 
 		slices.Sort(domains)
+		slices.Sort(volumes)
 
 		return domains, volumes
 	}
 
-	before, volumesBefore := see(t.Context())
+	before, volumesBefore := see()
 	data := strings.Replace(classData(pool, "additional_disks: [{size: 1}]"), "type: user", "type: network", 1)
 	req := newRequest(t, "crash", data)
-	n := namesOf(req.Ref)
+	n := machine.NamesOf(req.Ref)
 
 	for _, loseReply := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lose reply %v", loseReply), func(t *testing.T) {
-			crashEverywhere(t, Config{Config: connection.Config{URI: uri}}, loseReply, req, func(t *testing.T, made bool, at string) {
+			crashEverywhere(t, hypervisor.Config{Config: connection.Config{URI: uri}}, loseReply, req, func(t *testing.T, made bool, at string) {
 				t.Helper()
 
-				domains, volumes := see(t.Context())
+				domains, volumes := see()
 
 				if made {
 					require.ElementsMatch(t, append([]string{n.Domain}, before...), domains, at)

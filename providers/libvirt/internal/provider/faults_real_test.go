@@ -21,18 +21,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/connection"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/hypervisor"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/machine"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
 // restartLibvirtd ends the daemon and starts another; guests stay.
-func restartLibvirtd(t *testing.T) {
+func restartLibvirtd(t testing.TB) {
 	t.Helper()
 
 	stopLibvirtd(t)
 	startLibvirtd(t)
 }
 
-func libvirtdPID(t *testing.T) int {
+func libvirtdPID(t testing.TB) int {
 	t.Helper()
 
 	text, err := os.ReadFile("/run/libvirt/libvirtd.pid")
@@ -44,7 +46,7 @@ func libvirtdPID(t *testing.T) int {
 	return pid
 }
 
-func stopLibvirtd(t *testing.T) {
+func stopLibvirtd(t testing.TB) {
 	t.Helper()
 
 	pid := libvirtdPID(t)
@@ -52,7 +54,7 @@ func stopLibvirtd(t *testing.T) {
 	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, 20*time.Second, 50*time.Millisecond)
 }
 
-func startLibvirtd(t *testing.T, args ...string) {
+func startLibvirtd(t testing.TB, args ...string) {
 	t.Helper()
 
 	run(t, append([]string{"libvirtd", "-d", "-p", "/run/libvirt/libvirtd.pid"}, args...)...)
@@ -63,17 +65,23 @@ func startLibvirtd(t *testing.T, args ...string) {
 
 func TestConnectionComesBackAfterRestartOfLibvirtd(t *testing.T) {
 	pool, _ := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 	req := newRequest(t, "restart", classData(pool))
 
 	require.NoError(t, provision(t.Context(), d, req, new(testImage)))
 
-	watched := make(chan error, 1)
-	go func() { watched <- d.Watch(t.Context(), req.ProviderID, func(driver.Ref) {}) }()
+	looks := make(chan struct{}, 10)
 
-	time.Sleep(100 * time.Millisecond) // Time for Watch to subscribe; without it the test proves less, but does not fail.
+	go func() {
+		_ = d.Watch(t.Context(), req.ProviderID, func(ref driver.Ref) { // Its end is the test's.
+			if ref.RequestID == "" {
+				looks <- struct{}{}
+			}
+		})
+	}()
+
+	<-looks
 	stopLibvirtd(t)
-	require.Error(t, <-watched, "events may be missing")
 
 	err := d.Check(t.Context())
 	require.ErrorContains(t, err, `connect to libvirt at "qemu:///system"`)
@@ -81,6 +89,12 @@ func TestConnectionComesBackAfterRestartOfLibvirtd(t *testing.T) {
 
 	startLibvirtd(t)
 	require.Eventually(t, func() bool { return d.Check(t.Context()) == nil }, 20*time.Second, 100*time.Millisecond)
+
+	select {
+	case <-looks:
+	case <-time.After(30 * time.Second):
+		require.Fail(t, "events may be missing, and nobody is told to look")
+	}
 
 	found, err := d.Find(t.Context(), req.Ref)
 	require.NoError(t, err)
@@ -90,11 +104,11 @@ func TestConnectionComesBackAfterRestartOfLibvirtd(t *testing.T) {
 
 func TestUploadThatLosesLibvirtdIsMadeAgain(t *testing.T) {
 	pool, dir := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 	req := newRequest(t, "upload", classData(pool))
 
 	image := &testImage{open: func(content io.Reader) io.Reader {
-		return io.MultiReader(io.LimitReader(content, chunkSize+1), readerFunc(func([]byte) (int, error) {
+		return io.MultiReader(io.LimitReader(content, 1<<20+1), readerFunc(func([]byte) (int, error) {
 			restartLibvirtd(t)
 
 			return 0, io.EOF
@@ -118,7 +132,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 func TestImageThatIsCutShortIsNotUsed(t *testing.T) {
 	pool, dir := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 	req := newRequest(t, "short", classData(pool))
 
 	for name, failure := range map[string]error{"cut": io.ErrUnexpectedEOF, "stalled": errors.New("no data for 30s")} {
@@ -139,8 +153,8 @@ func TestRequestsShareOneUploadThoughTheFirstGivesUp(t *testing.T) {
 	const count = 10
 
 	pool, dir := newPool(t)
-	d := newDriver(t, Config{})
-	started, proceed := make(chan struct{}), make(chan struct{})
+	d := newDriver(t, hypervisor.Config{})
+	started, proceed, told := make(chan struct{}), make(chan struct{}), make(chan struct{}, count)
 
 	image := &testImage{open: func(content io.Reader) io.Reader {
 		return io.MultiReader(readerFunc(func([]byte) (int, error) {
@@ -166,21 +180,19 @@ func TestRequestsShareOneUploadThoughTheFirstGivesUp(t *testing.T) {
 				<-started
 			}
 
-			results <- provision(ctx, d, requests[i], image)
+			var once sync.Once
+
+			results <- provisionTelling(ctx, d, requests[i], image, func(string) { once.Do(func() { told <- struct{}{} }) })
 		}()
 	}
 
 	<-started
-	require.Eventually(t, func() bool {
-		d.uploads.mu.Lock()
-		defer d.uploads.mu.Unlock()
 
-		for _, one := range d.uploads.flying {
-			return len(one.waiting) == count
-		}
+	// All wait for the upload: each has been told of it.
+	for range count {
+		<-told
+	}
 
-		return false
-	}, 20*time.Second, 10*time.Millisecond)
 	giveUp()
 	require.ErrorIs(t, <-results, context.Canceled)
 	close(proceed)
@@ -206,14 +218,15 @@ func TestRequestsShareOneUploadThoughTheFirstGivesUp(t *testing.T) {
 	}
 
 	group.Wait()
+	sweepImages(t, d, requests[0].ProviderID)
 	require.Empty(t, domainNames(t))
 	require.Empty(t, files(t, dir))
 }
 
 func TestStartThatFailedWorksOnceTheCauseIsGone(t *testing.T) {
 	pool, _ := newPool(t)
-	d := newDriver(t, Config{})
-	name := "lab-" + hash(t.Name())[:6]
+	d := newDriver(t, hypervisor.Config{})
+	name := "lab-" + nameHash(t)[:6]
 	file := filepath.Join(t.TempDir(), "network.xml")
 
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `<network><name>%s</name><bridge name='%s'/></network>`, name, name), 0o600))
@@ -237,7 +250,7 @@ func TestStartThatFailedWorksOnceTheCauseIsGone(t *testing.T) {
 		}
 	}
 
-	require.ErrorContains(t, err, fmt.Sprintf("start domain %q", namesOf(req.Ref).Domain))
+	require.ErrorContains(t, err, fmt.Sprintf("start domain %q", machine.NamesOf(req.Ref).Domain))
 	require.ErrorContains(t, err, "is not active")
 	require.Equal(t, driver.KindTransient, driver.KindOf(err))
 
@@ -245,21 +258,20 @@ func TestStartThatFailedWorksOnceTheCauseIsGone(t *testing.T) {
 	require.NoError(t, provision(t.Context(), d, req, new(testImage)))
 
 	mac := req.Identity.MAC(0).String()
-	require.Contains(t, virsh(t, "domiflist", namesOf(req.Ref).Domain), mac)
+	require.Contains(t, virsh(t, "domiflist", machine.NamesOf(req.Ref).Domain), mac)
 	remove(t, d, req.Ref)
 	virsh(t, "net-destroy", name)
 }
 
 func TestTooLittleMemoryIsSaidWithNumbers(t *testing.T) {
 	pool, _ := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 	req := newRequest(t, "memory", strings.Replace(classData(pool), "memory: 128", "memory: 16777216", 1))
 
 	err := provision(t.Context(), d, req, new(testImage))
-	require.ErrorContains(t, err, "start-domain: ")
-	require.ErrorContains(t, err, "it needs 16777216 MiB, the hypervisor has ")
-	require.Equal(t, driver.KindCapacity, driver.KindOf(err))
-	remove(t, d, req.Ref)
+	require.ErrorContains(t, err, "memory: got 16777216 MiB, but the host has ")
+	require.Equal(t, driver.KindTerminal, driver.KindOf(err))
+	require.Empty(t, volumeNames(t, pool))
 }
 
 func TestFullPoolIsSaidWithNumbers(t *testing.T) {
@@ -269,7 +281,7 @@ func TestFullPoolIsSaidWithNumbers(t *testing.T) {
 	t.Cleanup(func() { run(t, "umount", "--lazy", dir) })
 	virsh(t, "pool-start", pool)
 
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 
 	// The second is told by the size of what arrived alone.
 	for _, size := range []int64{8 << 20, 3 << 19} {
@@ -295,12 +307,13 @@ func (onesReader) Read(p []byte) (int, error) {
 
 func TestWhatLibvirtLacksIsNamed(t *testing.T) {
 	pool, _ := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 
 	for _, test := range []struct{ name, data, want string }{
 		{"pool", classData("nowhere"), `storage_pool: libvirt has no pool "nowhere"; it has ` + pool},
 		{"network", strings.Replace(classData(pool), "type: user", "network_name: nowhere", 1), `network_interfaces[0].network_name: libvirt has no network "nowhere"; it has `},
-		{"arch", strings.Replace(classData(pool, "arch: arm64"), "bios", "uefi", 1), "arch: the hypervisor has no emulator for arm64"},
+		{"node", classData(pool, "numa: {nodeset: '900'}"), "numa.nodeset: the host has no node 900; it has 0"},
+		{"interface", strings.Replace(classData(pool), "type: user", "type: direct, network_name: nowhere", 1), `network_interfaces[0].network_name: the host has no interface "nowhere"`},
 		{"hostname", classData(pool), "hostname"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -315,8 +328,7 @@ func TestWhatLibvirtLacksIsNamed(t *testing.T) {
 		open: func(io.Reader) io.Reader { return io.LimitReader(zeroReader{}, 1<<30+1) },
 	}), "disk_size: got 1 GiB, but the boot image is larger: want at least 2 GiB")
 
-	_, err := d.Remove(t.Context(), newRequest(t, "small", "").Ref)
-	require.NoError(t, err)
+	remove(t, d, newRequest(t, "small", "").Ref)
 	require.Empty(t, volumeNames(t, pool))
 }
 
@@ -330,14 +342,14 @@ func (zeroReader) Read(p []byte) (int, error) {
 
 func TestAddressOfAnotherDomainIsRefused(t *testing.T) {
 	pool, _ := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 	data := strings.Replace(classData(pool), "type: user", "type: user, physical_address: \"52:54:00:AA:bb:01\"", 1)
 	one, two := newRequest(t, "one", data), newRequest(t, "two", data)
 
 	require.NoError(t, provision(t.Context(), d, one, new(testImage)))
 	require.NoError(t, provision(t.Context(), d, one, new(testImage)))
 	require.ErrorContains(t, provision(t.Context(), d, two, new(testImage)),
-		fmt.Sprintf("network_interfaces[0].physical_address: domain %q has 52:54:00:aa:bb:01", namesOf(one.Ref).Domain))
+		fmt.Sprintf("network_interfaces[0].physical_address: domain %q has 52:54:00:aa:bb:01", machine.NamesOf(one.Ref).Domain))
 	remove(t, d, one.Ref)
 	remove(t, d, two.Ref)
 }
@@ -351,7 +363,7 @@ func TestWrongURIIsSaidInOneLine(t *testing.T) {
 		"qemu+tcp://user:hush@127.0.0.1:1/system?no_tty=1": "check",
 		"qemu+tls://127.0.0.1:1/system?pkipath=/nowhere":   "check",
 	} {
-		d := newDriver(t, Config{Config: connection.Config{URI: uri}})
+		d := newDriver(t, hypervisor.Config{Config: connection.Config{URI: uri}})
 		err := d.Check(t.Context())
 		require.ErrorContains(t, err, want, uri)
 		require.NotContains(t, err.Error(), "\n")
@@ -362,7 +374,7 @@ func TestWrongURIIsSaidInOneLine(t *testing.T) {
 
 func TestEventsNameTheMachineEvenWhenItHasGone(t *testing.T) {
 	pool, _ := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 	req := newRequest(t, "watched", classData(pool))
 
 	require.NoError(t, d.Check(t.Context()))
@@ -371,7 +383,13 @@ func TestEventsNameTheMachineEvenWhenItHasGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 
-	go func() { ended <- d.Watch(ctx, req.ProviderID, func(ref driver.Ref) { changed <- ref }) }()
+	go func() {
+		ended <- d.Watch(ctx, req.ProviderID, func(ref driver.Ref) {
+			if ref.RequestID != "" {
+				changed <- ref
+			}
+		})
+	}()
 
 	await := func(during string) {
 		t.Helper()
@@ -396,9 +414,9 @@ func TestEventsNameTheMachineEvenWhenItHasGone(t *testing.T) {
 	await("start")
 
 	defineForeign(t, "foreign", "0d7d5c0e-5bd0-4a49-9d8e-3c5b8f2c1a13", "")
-	virsh(t, "destroy", namesOf(req.Ref).Domain)
+	virsh(t, "destroy", machine.NamesOf(req.Ref).Domain)
 	await("stop")
-	virsh(t, "undefine", namesOf(req.Ref).Domain)
+	virsh(t, "undefine", machine.NamesOf(req.Ref).Domain)
 	await("undefine")
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/hypervisor"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/machine"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
@@ -30,11 +32,11 @@ func defineForeign(t *testing.T, name, uuid, metadata string) {
 func TestForeignDomainIsLeftAlone(t *testing.T) {
 	pool, _ := newPool(t)
 	req := newRequest(t, "taken", classData(pool))
-	n := namesOf(req.Ref)
+	n := machine.NamesOf(req.Ref)
 
 	const other = "0d7d5c0e-5bd0-4a49-9d8e-3c5b8f2c1a11"
 
-	mine, err := mark{Provider: req.ProviderID, Request: "taken", Pool: pool}.element()
+	mine, err := machine.Mark{Provider: req.ProviderID, Request: "taken", Pool: pool}.Element()
 	require.NoError(t, err)
 
 	for _, test := range []struct{ name, domain, uuid, metadata string }{
@@ -47,7 +49,7 @@ func TestForeignDomainIsLeftAlone(t *testing.T) {
 			defineForeign(t, test.domain, test.uuid, test.metadata)
 
 			before := virsh(t, "dumpxml", test.domain)
-			d := newDriver(t, Config{})
+			d := newDriver(t, hypervisor.Config{})
 
 			require.ErrorContains(t, provision(t.Context(), d, req, new(testImage)), fmt.Sprintf("domain %q is in the way", test.domain))
 
@@ -69,9 +71,9 @@ func TestForeignDomainIsLeftAlone(t *testing.T) {
 func TestForeignVolumeIsLeftAlone(t *testing.T) {
 	image := new(testImage)
 	req := newRequest(t, "taken", "")
-	n := namesOf(req.Ref)
+	n := machine.NamesOf(req.Ref)
 
-	for _, volume := range []string{n.Root, n.Seed, n.Disk(0), imageName(req.ProviderID, image.Key()) + overlaySuffix} {
+	for _, volume := range []string{n.Root, n.Seed, n.Disk(0), machine.ImageName(req.ProviderID, image.Key()) + ".qcow2"} {
 		for _, behind := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s behind libvirt's back %v", volume, behind), func(t *testing.T) {
 				pool, dir := newPool(t)
@@ -85,7 +87,7 @@ func TestForeignVolumeIsLeftAlone(t *testing.T) {
 					virsh(t, "pool-refresh", pool)
 				}
 
-				d := newDriver(t, Config{})
+				d := newDriver(t, hypervisor.Config{})
 				err := provision(t.Context(), d, req, image)
 				require.ErrorContains(t, err, fmt.Sprintf("volume %q in storage pool %q is in the way", volume, pool))
 
@@ -107,14 +109,14 @@ func TestForeignVolumeIsLeftAlone(t *testing.T) {
 
 func TestCloneOfMachineIsLeftAlone(t *testing.T) {
 	pool, dir := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 	req := newRequest(t, "original", classData(pool))
-	n := namesOf(req.Ref)
+	n := machine.NamesOf(req.Ref)
 
 	require.NoError(t, provision(t.Context(), d, req, new(testImage)))
 
 	// Somebody copies the machine, mark included, and lays a disk of his own on its image.
-	defineForeign(t, "clone", "0d7d5c0e-5bd0-4a49-9d8e-3c5b8f2c1a12", virsh(t, "metadata", n.Domain, markNamespace))
+	defineForeign(t, "clone", "0d7d5c0e-5bd0-4a49-9d8e-3c5b8f2c1a12", virsh(t, "metadata", n.Domain, machine.MarkNamespace))
 
 	backing := between(virsh(t, "vol-dumpxml", n.Root, "--pool", pool), "<backingStore>", "</backingStore>", "<path>", "</path>")
 	virsh(t, "vol-create-as", pool, "clone.qcow2", "1G", "--format", "qcow2", "--backing-vol", backing, "--backing-vol-format", "raw")
@@ -136,7 +138,7 @@ func TestCloneOfMachineIsLeftAlone(t *testing.T) {
 
 func TestTwoProvidersShareAHypervisor(t *testing.T) {
 	pool, dir := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 	one := newRequest(t, "same", classData(pool))
 	two := one
 	two.ProviderID = "other"
@@ -154,7 +156,7 @@ func TestTwoProvidersShareAHypervisor(t *testing.T) {
 	}
 
 	remove(t, d, one.Ref)
-	require.Equal(t, []string{namesOf(two.Ref).Domain}, domainNames(t))
+	require.Equal(t, []string{machine.NamesOf(two.Ref).Domain}, domainNames(t))
 	require.Len(t, volumeNames(t, pool), 4)
 	remove(t, d, two.Ref)
 	require.Empty(t, files(t, dir))
@@ -164,34 +166,34 @@ func TestTwoProvidersShareAHypervisor(t *testing.T) {
 func TestRemoveFindsWhatIsLeft(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		take func(t *testing.T, pool, dir string, n names)
+		take func(t *testing.T, pool, dir string, n machine.Names)
 	}{
-		{"domain", func(t *testing.T, _, _ string, n names) {
+		{"domain", func(t *testing.T, _, _ string, n machine.Names) {
 			virsh(t, "destroy", n.Domain)
 			virsh(t, "undefine", n.Domain)
 		}},
-		{"domain and system disk", func(t *testing.T, pool, _ string, n names) {
+		{"domain and system disk", func(t *testing.T, pool, _ string, n machine.Names) {
 			virsh(t, "destroy", n.Domain)
 			virsh(t, "undefine", n.Domain)
 			virsh(t, "vol-delete", n.Root, pool)
 		}},
-		{"system disk", func(t *testing.T, pool, _ string, n names) { virsh(t, "vol-delete", n.Root, pool) }},
-		{"files", func(t *testing.T, _, dir string, n names) {
+		{"system disk", func(t *testing.T, pool, _ string, n machine.Names) { virsh(t, "vol-delete", n.Root, pool) }},
+		{"files", func(t *testing.T, _, dir string, n machine.Names) {
 			require.NoError(t, os.Remove(filepath.Join(dir, n.Root)))
 			require.NoError(t, os.Remove(filepath.Join(dir, n.Seed)))
 		}},
-		{"running guest, saved to disk", func(t *testing.T, _, _ string, n names) {
+		{"running guest, saved to disk", func(t *testing.T, _, _ string, n machine.Names) {
 			virsh(t, "managedsave", n.Domain)
 		}},
-		{"nothing", func(*testing.T, string, string, names) {}},
+		{"nothing", func(*testing.T, string, string, machine.Names) {}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			pool, dir := newPool(t)
-			d := newDriver(t, Config{})
+			d := newDriver(t, hypervisor.Config{})
 			req := newRequest(t, "half", classData(pool, "additional_disks: [{size: 1}]"))
 
 			require.NoError(t, provision(t.Context(), d, req, new(testImage)))
-			test.take(t, pool, dir, namesOf(req.Ref))
+			test.take(t, pool, dir, machine.NamesOf(req.Ref))
 
 			found, err := d.Find(t.Context(), req.Ref)
 			require.NoError(t, err)
@@ -209,11 +211,11 @@ func TestRemoveFindsWhatIsLeft(t *testing.T) {
 
 func TestInactivePoolKeepsTheMachineFromBeingReportedGone(t *testing.T) {
 	pool, dir := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 	req := newRequest(t, "inactive", classData(pool))
 
 	require.NoError(t, provision(t.Context(), d, req, new(testImage)))
-	virsh(t, "destroy", namesOf(req.Ref).Domain)
+	virsh(t, "destroy", machine.NamesOf(req.Ref).Domain)
 	virsh(t, "pool-destroy", pool)
 
 	done, err := d.Remove(context.WithoutCancel(t.Context()), req.Ref)

@@ -7,14 +7,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/hypervisor"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/machine"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
 func TestPausedMachineEndsWhereItIsWanted(t *testing.T) {
 	pool, dir := newPool(t)
-	d := newDriver(t, Config{})
+	d := newDriver(t, hypervisor.Config{})
 	req := newRequest(t, "paused", classData(pool))
-	domain := namesOf(req.Ref).Domain
+	domain := machine.NamesOf(req.Ref).Domain
 
 	require.NoError(t, provision(t.Context(), d, req, new(testImage)))
 
@@ -27,7 +29,7 @@ func TestPausedMachineEndsWhereItIsWanted(t *testing.T) {
 	found, err := d.Find(t.Context(), req.Ref)
 	require.NoError(t, err)
 	require.Equal(t, driver.PowerOn, found.Power)
-	require.Equal(t, "paused", found.State)
+	require.Equal(t, "paused (user)", found.State)
 
 	settled(t, func() error { return d.Reboot(t.Context(), req.Ref) })
 	require.Equal(t, "running", virsh(t, "domstate", domain))

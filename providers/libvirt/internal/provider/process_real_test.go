@@ -23,6 +23,8 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/connection"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/hypervisor"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/machine"
 	"github.com/omni-infra/omni-infra-providers/shared/bootasset"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
@@ -87,15 +89,17 @@ func (s *site) start(intercept func(p *process, what string, next func() error) 
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &process{t: s.t, cancel: cancel, omni: c, ended: make(chan struct{})}
 
-	config := Config{ShutdownTimeout: time.Second}
+	config := hypervisor.Config{ShutdownTimeout: time.Second}
 	if intercept != nil {
 		config.Config = connection.Config{Intercept: func(what string, next func() error) error { return intercept(p, what, next) }}
 	}
 
-	d := New(config)
+	d := newOf(config)
 
 	engine, err := lifecycle.New(lifecycle.Config{
-		ID: s.provider, Driver: d, Schema: Schema(), Images: images, Logger: zaptest.NewLogger(s.t, zaptest.Level(zap.ErrorLevel)),
+		ID: s.provider, Driver: d, Schema: machine.Schema(), Images: images, Logger: zaptest.NewLogger(s.t, zaptest.Level(zap.ErrorLevel)),
+		// The one that follows a killed one waits for that long.
+		LeaseDuration: 3 * time.Second,
 	})
 	require.NoError(s.t, err)
 

@@ -5,12 +5,15 @@ package provider
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,53 +22,24 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/hypervisor"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/libvirtdtest"
+	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/machine"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
-// inside is set in the process that runs beside the private libvirtd.
-const inside = "LIBVIRT_PROVIDER_TEST_INSIDE"
-
 // TestMain runs the tests of this build tag beside a libvirtd of their own: see lab/private-libvirtd.sh.
-func TestMain(m *testing.M) {
-	if os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-
-	dir, err := os.MkdirTemp("", "private-libvirtd-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-
-	cmd := exec.CommandContext(context.Background(), "../../lab/private-libvirtd.sh", append([]string{dir}, os.Args...)...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	err = cmd.Run()
-
-	if err == nil {
-		err = os.RemoveAll(dir)
-	}
-
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		fmt.Fprintln(os.Stderr, "the files of libvirtd are in", dir)
-		os.Exit(exit.ExitCode())
-	}
-
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { libvirtdtest.Main(m, "../../lab/private-libvirtd.sh") }
 
 // virsh is the witness: it sees what libvirt has without any of our code.
-func virsh(t *testing.T, args ...string) string {
+func virsh(t testing.TB, args ...string) string {
 	t.Helper()
 
 	return run(t, append([]string{"virsh", "--connect", "qemu:///system", "--quiet"}, args...)...)
 }
 
 // run runs a program, also while the test is cleaned up.
-func run(t *testing.T, args ...string) string {
+func run(t testing.TB, args ...string) string {
 	t.Helper()
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -92,16 +66,16 @@ func words(list string) []string {
 	return out
 }
 
-func domainNames(t *testing.T) []string { return words(virsh(t, "list", "--all", "--name")) }
+func domainNames(t testing.TB) []string { return words(virsh(t, "list", "--all", "--name")) }
 
-func volumeNames(t *testing.T, pool string) []string { return words(virsh(t, "vol-list", pool)) }
+func volumeNames(t testing.TB, pool string) []string { return words(virsh(t, "vol-list", pool)) }
 
 // newPool makes a storage pool that goes with the test.
-func newPool(t *testing.T) (name, dir string) {
+func newPool(t testing.TB) (name, dir string) {
 	t.Helper()
 
 	dir = t.TempDir()
-	name = strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
+	name = strings.ToLower(regexp.MustCompile(`[^a-zA-Z0-9]+`).ReplaceAllString(t.Name(), "-"))
 
 	virsh(t, "pool-define-as", name, "dir", "--target", dir)
 	virsh(t, "pool-start", name)
@@ -113,24 +87,42 @@ func newPool(t *testing.T) (name, dir string) {
 	return name, dir
 }
 
-func newDriver(t *testing.T, config Config) *Driver {
+func newDriver(t testing.TB, config hypervisor.Config) *Driver {
 	t.Helper()
 
 	if config.ShutdownTimeout == 0 {
 		config.ShutdownTimeout = 2 * time.Second
 	}
 
-	d := New(config)
+	d := newOf(config)
 	t.Cleanup(d.Close)
 
 	return d
 }
 
-// newRequest is for a provider of the test's own.
-func newRequest(t *testing.T, id, data string) driver.Request {
+// newOf returns the driver of a single host, where boot images go as soon as they are looked for.
+func newOf(config hypervisor.Config) *Driver {
+	if config.ImageMaxAge == 0 {
+		config.ImageMaxAge = -1
+	}
+
+	return New(Config{Hosts: []hypervisor.Config{config}})
+}
+
+// nameHash tells the objects of tests apart.
+func nameHash(t testing.TB) string {
 	t.Helper()
 
-	ref := driver.Ref{ProviderID: "test-" + hash(t.Name()), RequestID: id}
+	sum := sha256.Sum256([]byte(t.Name()))
+
+	return hex.EncodeToString(sum[:6])
+}
+
+// newRequest is for a provider of the test's own.
+func newRequest(t testing.TB, id, data string) driver.Request {
+	t.Helper()
+
+	ref := driver.Ref{ProviderID: "test-" + nameHash(t), RequestID: id}
 
 	return driver.Request{Ref: ref, Identity: driver.NewIdentity(ref), Set: "set", TalosVersion: "v1.13.5", ClassData: data}
 }
@@ -182,13 +174,20 @@ func newTask(req driver.Request, image driver.Image) driver.Task {
 
 // provision runs all phases once.
 func provision(ctx context.Context, d *Driver, req driver.Request, image driver.Image) error {
+	return provisionTelling(ctx, d, req, image, func(string) {})
+}
+
+func provisionTelling(ctx context.Context, d *Driver, req driver.Request, image driver.Image, progress func(string)) error {
 	plan, err := d.Plan(ctx, req)
 	if err != nil {
 		return fmt.Errorf("plan: %w", err)
 	}
 
 	for _, phase := range plan.Phases {
-		if err := phase.Ensure(ctx, newTask(req, image)); err != nil {
+		task := newTask(req, image)
+		task.Progress = progress
+
+		if err := phase.Ensure(ctx, task); err != nil {
 			return fmt.Errorf("%s: %w", phase.Name, err)
 		}
 	}
@@ -196,8 +195,8 @@ func provision(ctx context.Context, d *Driver, req driver.Request, image driver.
 	return nil
 }
 
-// remove calls Remove until it is done.
-func remove(t *testing.T, d *Driver, ref driver.Ref) {
+// remove calls Remove until it is done, and then looks for boot images that nothing uses any more.
+func remove(t testing.TB, d *Driver, ref driver.Ref) {
 	t.Helper()
 
 	require.Eventually(t, func() bool {
@@ -208,6 +207,17 @@ func remove(t *testing.T, d *Driver, ref driver.Ref) {
 
 		return done
 	}, time.Minute, 100*time.Millisecond)
+
+	sweepImages(t, d, ref.ProviderID)
+}
+
+// sweepImages looks for boot images that nothing uses.
+func sweepImages(t testing.TB, d *Driver, provider string) {
+	t.Helper()
+
+	for _, h := range d.hosts {
+		require.NoError(t, h.SweepImages(t.Context(), provider))
+	}
 }
 
 // settled repeats f while it is pending.
@@ -228,10 +238,10 @@ func settled(t *testing.T, f func() error) {
 
 func TestMachineFromNothingToNothing(t *testing.T) {
 	pool, dir := newPool(t)
-	d := newDriver(t, Config{Version: "v0.1.0"})
+	d := newDriver(t, hypervisor.Config{Version: "v0.1.0"})
 	image := new(testImage)
 	req := newRequest(t, "demo-x7k2p", strings.ReplaceAll(classData(pool, "additional_disks: [{size: 2}, {size: 3, type: sata}]"), "bios", "uefi"))
-	n := namesOf(req.Ref)
+	n := machine.NamesOf(req.Ref)
 
 	require.NoError(t, provision(t.Context(), d, req, image))
 	require.NoError(t, provision(t.Context(), d, req, image), "a second run finds everything")
@@ -241,7 +251,7 @@ func TestMachineFromNothingToNothing(t *testing.T) {
 	require.Equal(t, req.Identity.UUID, virsh(t, "domuuid", n.Domain))
 	require.EqualValues(t, 1, image.opened.Load())
 
-	metadata := virsh(t, "metadata", n.Domain, markNamespace)
+	metadata := virsh(t, "metadata", n.Domain, machine.MarkNamespace)
 	for _, want := range []string{`provider="` + req.ProviderID + `"`, `request="demo-x7k2p"`, `version="v0.1.0"`, `set="set"`} {
 		require.Contains(t, metadata, want)
 	}
@@ -306,7 +316,7 @@ func TestMachineFromNothingToNothing(t *testing.T) {
 	remove(t, d, req.Ref)
 }
 
-func files(t *testing.T, dir string) []string {
+func files(t testing.TB, dir string) []string {
 	t.Helper()
 
 	entries, err := os.ReadDir(dir)

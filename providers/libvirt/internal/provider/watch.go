@@ -2,80 +2,55 @@ package provider
 
 import (
 	"context"
-	"errors"
-	"strings"
+	"math/rand/v2"
+	"sync"
+	"time"
 
-	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/connection"
+	"go.uber.org/zap"
+
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
-// eventQueue is how many events may wait to be looked at.
-const eventQueue = 1024
+// The pauses between attempts to watch a host grow from first to last.
+const (
+	firstWatchPause = time.Second
+	lastWatchPause  = time.Minute
+)
 
-// Watch passes on libvirt's events about the provider's domains. libvirt keeps no events: when the connection breaks, or when
-// they come faster than they can be looked at, Watch returns an error.
+// Watch passes on the events of all hosts. One whose events break off is watched again, and the others are not disturbed by that.
 func (d *Driver) Watch(ctx context.Context, providerID string, changed func(driver.Ref)) error {
-	events := make(chan string, eventQueue)
-	broken := make(chan error, 1)
+	var wg sync.WaitGroup
 
-	fail := func(err error) {
-		select {
-		case broken <- err:
-		default:
-		}
+	for _, h := range d.hosts {
+		wg.Go(func() { d.watch(ctx, h, providerID, changed) })
 	}
 
-	cancel := d.conn.Subscribe(func(e connection.Event) {
-		if e.Kind == connection.Lost {
-			fail(errors.New("watch domains: the connection to libvirt was lost"))
+	wg.Wait()
 
+	return ctx.Err()
+}
+
+func (d *Driver) watch(ctx context.Context, h *host, providerID string, changed func(driver.Ref)) {
+	for tries := 0; ; tries++ {
+		started := time.Now()
+		err := h.Watch(ctx, providerID, changed)
+
+		if ctx.Err() != nil {
 			return
 		}
 
-		select {
-		case events <- strings.ToLower(e.Domain):
-		default:
-			fail(errors.New("watch domains: too many events at once"))
+		d.log.Warn("events of a host were cut off", zap.String("host", h.Name()), zap.Error(err))
+
+		if time.Since(started) > lastWatchPause {
+			tries = 0
 		}
-	})
-	defer cancel()
 
-	// A domain that has gone cannot be asked whose it was.
-	known := map[string]driver.Ref{}
+		pause := min(firstWatchPause<<min(tries, 10), lastWatchPause)
 
-	// This opens the connection, without which no events flow.
-	domains, err := d.domains(ctx, providerID)
-	if err != nil {
-		return err
-	}
-
-	for _, own := range domains {
-		known[own.uuid] = own.mark.ref()
-	}
-
-	for {
 		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
 		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-broken:
-			return err
-		case uuid := <-events:
-			ref, ok := known[uuid]
-			if !ok {
-				own, err := d.domainByUUID(ctx, uuid)
-				if err != nil {
-					return err
-				}
-
-				if own == nil || own.mark.Provider != providerID {
-					continue
-				}
-
-				ref = own.mark.ref()
-				known[uuid] = ref
-			}
-
-			changed(ref)
+			return
 		}
 	}
 }

@@ -1,0 +1,100 @@
+package hypervisor
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLockIsGivenToOneAtATimeAndWaitersGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l locks
+
+		release, err := l.acquire(t.Context(), "a")
+		require.NoError(t, err)
+
+		other, err := l.acquire(t.Context(), "b")
+		require.NoError(t, err)
+		other()
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+
+		_, err = l.acquire(ctx, "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		release()
+
+		release, err = l.acquire(t.Context(), "a")
+		require.NoError(t, err)
+		release()
+		require.Empty(t, l.held)
+	})
+}
+
+func TestWorkGoesOnWhileSomebodyWaitsAndEndsWithTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			f      flights[int]
+			starts int
+		)
+
+		work := func(ctx context.Context, tell func(string)) (int, error) {
+			starts++
+
+			tell("working")
+
+			select {
+			case <-time.After(time.Minute):
+				return 7, nil
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			}
+		}
+
+		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+
+		go func() { _, _ = f.do(impatient, "key", func(string) {}, work) }()
+
+		synctest.Wait()
+
+		got, err := f.do(t.Context(), "key", func(string) {}, work)
+		require.NoError(t, err)
+		require.Equal(t, 7, got)
+		require.Equal(t, 1, starts)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+
+		_, err = f.do(ctx, "key", func(string) {}, work)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		synctest.Wait()
+		require.Empty(t, f.flying)
+		require.Equal(t, 2, starts)
+	})
+}
+
+func TestSourceThatBreaksOffIsNotTakenForItsEnd(t *testing.T) {
+	chunk := make([]byte, 8)
+
+	n, err := fill(iotest.OneByteReader(strings.NewReader("0123456789")), chunk)
+	require.NoError(t, err)
+	require.Equal(t, 8, n)
+
+	n, err = fill(strings.NewReader("01"), chunk)
+	require.Equal(t, io.EOF, err) //nolint:errorlint // The plain error is meant.
+	require.Equal(t, 2, n)
+
+	for _, broken := range []error{io.ErrUnexpectedEOF, errors.New("stalled")} {
+		_, err = fill(io.MultiReader(strings.NewReader("01"), iotest.ErrReader(broken)), chunk)
+		require.Equal(t, broken, err) //nolint:errorlint // See above.
+	}
+}
