@@ -4,11 +4,13 @@ go 1.26.4
 
 require (
 	github.com/cosi-project/runtime v1.16.2
+	github.com/omni-infra/omni-infra-providers/conformance v0.0.0
 	github.com/omni-infra/omni-infra-providers/providers/memory v0.0.0
 	github.com/omni-infra/omni-infra-providers/shared v0.0.0
 	github.com/omni-infra/omni-infra-providers/sim v0.0.0
 	github.com/siderolabs/omni/client v1.9.3
 	github.com/siderolabs/siderolink v0.3.16
+	github.com/spf13/cobra v1.10.2
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/zap v1.28.0
 	golang.org/x/mod v0.41.0
@@ -118,7 +120,6 @@ require (
 	github.com/siderolabs/proto-codec v0.1.4 // indirect
 	github.com/siderolabs/protoenc v0.2.4 // indirect
 	github.com/siderolabs/talos/pkg/machinery v1.14.0-alpha.1 // indirect
-	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/ulikunitz/xz v0.5.17 // indirect
 	github.com/x448/float16 v0.8.4 // indirect

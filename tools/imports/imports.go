@@ -20,13 +20,14 @@ const Root = "github.com/omni-infra/omni-infra-providers"
 type Rule struct {
 	// Module is the module's folder.
 	Module string
-	// May lists folders whose packages any file may import, and Tests those that only test files may. "*" stands for everything.
+	// May lists folders whose packages any file may import, and Tests those that only test files may, and packages for tests.
+	// "*" stands for everything.
 	May, Tests []string
 	// Reason is why, for whoever breaks the rule.
 	Reason string
 }
 
-// Rules is the import table. A module that is not in it is refused.
+// Rules is the import table. A provider that is not in it gets the rule of providers; any other module is refused.
 var Rules = []Rule{
 	{
 		Module: "shared",
@@ -41,7 +42,6 @@ var Rules = []Rule{
 		May:    []string{"sim/omni", "sim/talos", "sim/talosapi", "sim/ledger"},
 		Reason: "the suite judges any provider from outside, so it knows neither the library, a provider, nor one cloud's simulator",
 	},
-	provider("libvirt"),
 	{
 		Module: "providers/memory",
 		May:    []string{"shared", "sim"},
@@ -55,9 +55,10 @@ var Rules = []Rule{
 	},
 }
 
-func provider(name string) Rule {
+// provider is the rule of a provider's module.
+func provider(module string) Rule {
 	return Rule{
-		Module: "providers/" + name,
+		Module: module,
 		May:    []string{"shared"},
 		Tests:  []string{"sim", "conformance"},
 		Reason: "a provider ships the library and its own cloud's client; simulators and other providers stay out of its binary",
@@ -68,7 +69,7 @@ func provider(name string) Rule {
 type Fence struct {
 	// Import is a prefix of import paths.
 	Import string
-	// Only lists the folders that may import it.
+	// Only lists the folders and files that may import it.
 	Only   []string
 	Reason string
 }
@@ -77,12 +78,12 @@ type Fence struct {
 var Fences = []Fence{
 	{
 		Import: "libvirt.org/",
-		Only:   []string{"providers/libvirt"},
-		Reason: "it needs cgo, and only the libvirt provider should",
+		Only:   []string{"providers/libvirt", "sim/libvirt"},
+		Reason: "it needs cgo, and only the libvirt provider and the simulation of libvirt should",
 	},
 	{
 		Import: "github.com/siderolabs/omni/client/pkg/infra",
-		Only:   []string{"shared", "sim/omni", "conformance"},
+		Only:   []string{"shared", "sim/omni", "conformance", "providers/memory/internal/official", "providers/libvirt/internal/provider/officiallab_test.go"},
 		Reason: "the official provider library is a reference to compare with, not something that providers build on",
 	},
 	{
@@ -92,8 +93,8 @@ var Fences = []Fence{
 	},
 }
 
-// vague are folder names that say nothing about what is inside.
-var vague = []string{"util", "utils", "common", "helper", "helpers", "misc", "pkg", "lib", "base"}
+// Vague are folder names that say nothing about what is inside.
+var Vague = []string{"util", "utils", "common", "helper", "helpers", "misc", "pkg", "lib", "base"}
 
 // Check returns a line for each rule that the repository in fsys breaks, naming the file, the rule and its reason. An error
 // means that a file could not be read.
@@ -106,7 +107,7 @@ func Check(fsys fs.FS) ([]string, error) {
 			return err
 		case entry.IsDir() && skipped(name):
 			return fs.SkipDir
-		case entry.IsDir() && slices.Contains(vague, path.Base(name)):
+		case entry.IsDir() && slices.Contains(Vague, path.Base(name)):
 			broken = append(broken, fmt.Sprintf("%s: a package is named after what it holds, and %q says nothing", name, path.Base(name)))
 		case !entry.IsDir() && strings.HasSuffix(name, ".go"):
 			found, err := checkFile(fsys, name)
@@ -170,16 +171,17 @@ func checkFile(fsys fs.FS, name string) ([]string, error) {
 }
 
 func checkImport(file, folder string) []string {
-	i := slices.IndexFunc(Rules, func(r Rule) bool { return within(file, []string{r.Module}) })
-	if i < 0 {
+	rule, ok := ruleOf(file)
+	if !ok {
 		return []string{file + " is in no module of the import table: add its module to Rules with a reason"}
 	}
 
-	rule := Rules[i]
 	allowed := append([]string{rule.Module}, rule.May...)
 
-	if strings.HasSuffix(file, "_test.go") {
+	if forTests(file) {
 		allowed = append(allowed, rule.Tests...)
+	} else if strings.HasSuffix(folder, "test") {
+		return []string{fmt.Sprintf("%s imports %s, which is there for tests alone: it may import what no program ships", file, folder)}
 	}
 
 	if within(folder, allowed) {
@@ -188,6 +190,24 @@ func checkImport(file, folder string) []string {
 
 	return []string{fmt.Sprintf("%s imports %s, but %s may import only %s: %s",
 		file, folder, rule.Module, strings.Join(allowed, ", "), rule.Reason)}
+}
+
+// forTests says whether a file is a test or belongs to a package that only tests import, which has a name like httptest.
+func forTests(file string) bool {
+	return strings.HasSuffix(file, "_test.go") || strings.HasSuffix(path.Dir(file), "test")
+}
+
+func ruleOf(file string) (Rule, bool) {
+	if i := slices.IndexFunc(Rules, func(r Rule) bool { return within(file, []string{r.Module}) }); i >= 0 {
+		return Rules[i], true
+	}
+
+	parts := strings.Split(file, "/")
+	if len(parts) > 2 && parts[0] == "providers" {
+		return provider("providers/" + parts[1]), true
+	}
+
+	return Rule{}, false
 }
 
 // within reports whether name is one of the folders or lies in one.

@@ -30,6 +30,8 @@ func tidy() fstest.MapFS {
 		"require " + Root + "/shared v0.0.0\nreplace " + Root + "/shared => ../../shared\n")
 	repo["providers/libvirt/driver.go"] = imports(Root+"/shared/driver", "libvirt.org/go/libvirt")
 	repo["providers/libvirt/driver_test.go"] = imports(Root + "/sim/omni")
+	repo["providers/libvirt/internal/connectiontest/adapter.go"] = imports(Root + "/sim/libvirt")
+	repo["providers/libvirt/internal/connection/x_test.go"] = imports(Root + "/providers/libvirt/internal/connectiontest")
 	repo["providers/libvirt/testdata/broken.go"] = file("not Go")
 	repo["tools/lint/go.mod"] = file("module " + Root + "/tools/lint\ngo 1.26.4\n")
 
@@ -59,6 +61,10 @@ func TestBrokenRuleIsFoundAndExplained(t *testing.T) {
 		{
 			"a provider ships a simulator", "providers/libvirt/fake.go", imports(Root + "/sim/omni"),
 			[]string{"providers/libvirt/fake.go imports sim/omni", "stay out of its binary"},
+		},
+		{
+			"a provider ships what is for its tests", "providers/libvirt/x.go", imports(Root + "/providers/libvirt/internal/connectiontest"),
+			[]string{"providers/libvirt/x.go imports providers/libvirt/internal/connectiontest", "for tests alone"},
 		},
 		{
 			"a provider's test imports another provider", "providers/libvirt/x_test.go", imports(Root + "/providers/memory"),

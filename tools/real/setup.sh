@@ -6,8 +6,11 @@ set -euo pipefail
 packages=(
 	libvirt0 libvirt-daemon libvirt-clients # the hypervisor's daemon, its library for the provider, and virsh
 	qemu-system-x86 qemu-utils ovmf         # guests, disk images, UEFI firmware
+	qemu-system-arm qemu-efi-aarch64        # the same for arm64, whose domains are defined and started, but not booted
+	swtpm swtpm-tools                       # their TPMs
 	dnsmasq-base iptables iproute2          # networks of the guests
-	util-linux                              # namespaces for a private daemon
+	util-linux procps                       # namespaces for a private daemon, and its processes
+	dbus-daemon polkitd                     # what a daemon asks about rights
 	mtools xorriso xz-utils                 # the guests' boot images, with the boot loaders below
 	syslinux syslinux-common systemd-boot-efi
 )

@@ -11,4 +11,4 @@ if [ ${#packages[@]} -eq 0 ]; then
 fi
 
 echo "test-real: ${packages[*]}"
-exec go test -tags 'libvirt_dlopen real' -count=1 -p 1 -timeout 25m "$@" "${packages[@]}"
+exec go test -tags 'libvirt_dlopen real' -count=1 -p 1 -timeout 40m "$@" "${packages[@]}"

@@ -149,7 +149,7 @@ func (v virsh) witness(ctx context.Context, prefix string) ([]finding, error) {
 
 	return []finding{
 		{"virsh list --all", domains},
-		{"virsh vol-list " + poolName, firstFields(volumes)},
+		{"virsh vol-list " + poolName + " (but for the boot image, which stays for a day)", withoutImages(firstFields(volumes))},
 		{"virsh net-list --all", networks},
 		{"find /var/lib/libvirt/qemu/nvram", nvram},
 		{"find /var/lib/libvirt /run/libvirt -name '" + prefix + "*'", append(named, runtime...)},
@@ -163,6 +163,11 @@ func firstFields(lines []string) []string {
 	}
 
 	return lines
+}
+
+// withoutImages leaves out the boot image, which the provider keeps for the next machine, and for a day when there is none.
+func withoutImages(volumes []string) []string {
+	return slices.DeleteFunc(volumes, func(name string) bool { return strings.HasPrefix(name, "omni-image-") })
 }
 
 // files returns the files below root whose names begin with prefix.
