@@ -243,14 +243,16 @@ func scriptHiddenFiles(s *scene) {
 	s.volumes(p)
 }
 
-// What is said while a volume is copied, which takes a real daemon a second.
+// What is said while a volume is copied. A real daemon reads some GiB of a hole in a second, and keeps them a hole.
 func scriptBusyPool(s *scene) {
 	p := s.newPool("images")
-	v := made[volume](s, "create")(p.CreateVolume("<volume><name>a.raw</name><capacity unit='MiB'>1024</capacity></volume>"))
+	v := made[volume](s, "create")(p.CreateVolume(
+		"<volume><name>a.raw</name><capacity unit='GiB'>16</capacity><allocation>0</allocation></volume>"))
 	done := make(chan error, 1)
 
 	go func() {
-		_, err := p.CloneVolume("<volume><name>b.raw</name><capacity unit='MiB'>1024</capacity></volume>", v)
+		_, err := p.CloneVolume(
+			"<volume><name>b.raw</name><capacity unit='GiB'>16</capacity><allocation>0</allocation></volume>", v)
 		done <- err
 	}()
 
@@ -280,14 +282,12 @@ func scriptBusyPool(s *scene) {
 		{"stream", streamErr},
 		{"upload to the source", v.StartUpload(st, 0, 0, 0)},
 		{"upload to the copy", copying.StartUpload(st, 0, 0, 0)},
-		{"resize the source", v.Resize(2<<30, 0)},
-		{"resize the copy", copying.Resize(2<<30, 0)},
+		{"resize the source", v.Resize(32<<30, 0)},
+		{"resize the copy", copying.Resize(32<<30, 0)},
 	}
 
-	select {
-	case err := <-done:
-		s.say("the copy was made too soon", err)
-	default:
+	if len(done) > 0 {
+		s.say("the copy was made too soon", nil)
 	}
 
 	for _, a := range answers {

@@ -244,6 +244,7 @@ func (h *Host) startAfterwards(ctx context.Context, own *domain) error {
 // goOn resumes a guest that was paused as it could not write. Whether it can now shows when it writes again.
 func (h *Host) goOn(ctx context.Context, own *domain) error {
 	_, first := h.leave(own, wantToGoOn)
+	stopped := own.condition
 
 	if err := h.wake(ctx, own); err != nil {
 		return err
@@ -258,7 +259,7 @@ func (h *Host) goOn(ctx context.Context, own *domain) error {
 	}
 
 	return h.withFreeSpace(ctx, own.mark.Pool, driver.Capacity(fmt.Errorf(
-		"domain %q is %s: it cannot write to a disk, as when a storage pool is full; it tries again when there is room", own.name, own.condition)))
+		"domain %q is %s: it cannot write to a disk, as when a storage pool is full; it tries again when there is room", own.name, stopped)))
 }
 
 // look makes libvirt look at how much room a pool has.

@@ -80,11 +80,28 @@ func newPool(t testing.TB) (name, dir string) {
 	virsh(t, "pool-define-as", name, "dir", "--target", dir)
 	virsh(t, "pool-start", name)
 	t.Cleanup(func() {
+		if t.Failed() {
+			forgetDomains(t)
+		}
+
 		virsh(t, "pool-destroy", name)
 		virsh(t, "pool-undefine", name)
 	})
 
 	return name, dir
+}
+
+// forgetDomains removes what a failed test left, so that those behind it tell of their own failures.
+func forgetDomains(t testing.TB) {
+	t.Helper()
+
+	for _, domain := range domainNames(t) {
+		if virsh(t, "domstate", domain) != "shut off" {
+			virsh(t, "destroy", domain)
+		}
+
+		virsh(t, "undefine", domain, "--nvram", "--managed-save", "--snapshots-metadata", "--checkpoints-metadata")
+	}
 }
 
 func newDriver(t testing.TB, config hypervisor.Config) *Driver {

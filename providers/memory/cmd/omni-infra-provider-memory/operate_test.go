@@ -177,8 +177,8 @@ func TestOperatorLooksAtMachinesAndSwitchesThem(t *testing.T) {
 	})
 
 	table := strings.Split(s.run("machines", "list"), "\n")
-	assert.Regexp(t, `^REQUEST +UUID +MACHINE +POWER +STAGE +PHASE +AGE +ERROR$`, table[0])
-	assert.Regexp(t, `^a +[0-9a-f-]{36} +vm-\d+ +on +provisioned +Provision Complete +\d+s +-$`, table[1])
+	assert.Regexp(t, `^REQUEST +UUID +MACHINE +POWER +ADDRESS +STAGE +PHASE +AGE +ERROR$`, table[0])
+	assert.Regexp(t, `^a +[0-9a-f-]{36} +vm-\d+ +on +- +provisioned +Provision Complete +\d+s +-$`, table[1])
 	assert.Contains(t, s.run("machines", "list", "-o", "yaml"), "stage: provisioned")
 
 	assert.Equal(t, "a: off\nb: off\n", s.run("machines", "power-off", "a", "b"))
