@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -49,8 +50,15 @@ type field struct {
 
 var textType = reflect.TypeFor[encoding.TextUnmarshaler]()
 
+// shapes holds the *shape of each reflect.Type that was asked for. Nothing changes a shape once it is there.
+var shapes sync.Map
+
 // shapeOf describes a struct type. It panics on tags that contradict themselves, as they are constants of the program.
 func shapeOf(t reflect.Type) *shape {
+	if known, ok := shapes.Load(t); ok {
+		return known.(*shape) //nolint:forcetypeassert // only shapes are stored
+	}
+
 	if t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(textType) {
 		panic(fmt.Sprintf("classdata: %s is not a struct", t))
 	}
@@ -59,6 +67,8 @@ func shapeOf(t reflect.Type) *shape {
 	if err != nil {
 		panic("classdata: " + err.Error())
 	}
+
+	shapes.Store(t, s)
 
 	return s
 }
