@@ -9,6 +9,7 @@ import (
 	"github.com/cosi-project/runtime/pkg/controller"
 	"github.com/cosi-project/runtime/pkg/controller/generic/qtransform"
 	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/resource/meta"
 	"github.com/siderolabs/omni/client/api/omni/specs"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/infra"
 	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
@@ -20,6 +21,12 @@ import (
 
 // machineLabels is where LabelsExtractor keeps the labels of a MachineStatus.
 type machineLabels = system.ResourceLabels[*omni.MachineStatus]
+
+// machineLabelsInput names machineLabels where only the definition is looked at, without deriving the type each time.
+type machineLabelsInput struct{ *machineLabels }
+
+// ResourceDefinition implements meta.ResourceDefinitionProvider.
+func (machineLabelsInput) ResourceDefinition() meta.ResourceDefinitionSpec { return definitionOf[*machineLabels]() }
 
 const labelsExtractor = "LabelsExtractor[" + omni.MachineStatusType + "]"
 

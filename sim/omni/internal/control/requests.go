@@ -151,7 +151,7 @@ func clusterMachineRequestStatuses() controller.QController {
 	},
 		qtransform.WithExtraMappedInput[*infra.MachineRequestStatus](toSameID[*infra.MachineRequest]()),
 		qtransform.WithExtraMappedInput[*omni.MachineSet](toLabelled[*infra.MachineRequest](omni.LabelMachineRequestSet)),
-		qtransform.WithExtraMappedInput[*machineLabels](toLabel[*infra.MachineRequest](omni.LabelMachineRequest)),
+		qtransform.WithExtraMappedInput[machineLabelsInput](toLabel[*infra.MachineRequest](omni.LabelMachineRequest)),
 		qtransform.WithIgnoreTeardownUntil(),
 	)
 }
