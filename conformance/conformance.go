@@ -102,6 +102,7 @@ func Run(t *testing.T, opts Options) {
 		t.Fatalf("conformance suite: %v", err)
 	}
 
+	collectLess(t)
 	t.Cleanup(func() {
 		t.Log(s.summary())
 
