@@ -26,7 +26,9 @@ type machineLabels = system.ResourceLabels[*omni.MachineStatus]
 type machineLabelsInput struct{ *machineLabels }
 
 // ResourceDefinition implements meta.ResourceDefinitionProvider.
-func (machineLabelsInput) ResourceDefinition() meta.ResourceDefinitionSpec { return definitionOf[*machineLabels]() }
+func (machineLabelsInput) ResourceDefinition() meta.ResourceDefinitionSpec {
+	return definitionOf[*machineLabels]()
+}
 
 const labelsExtractor = "LabelsExtractor[" + omni.MachineStatusType + "]"
 
