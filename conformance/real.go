@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -22,7 +21,7 @@ type Real struct {
 	Where string
 	// Only selects cases by id and name; nil means all.
 	Only *regexp.Regexp
-	// Parallel is how many cases are played at once; 1 by default. Each has a provider id of its own.
+	// Parallel is how many cases, or points of generated ones, are played at once; 1 by default. Each has a provider id of its own.
 	Parallel int
 	// Patience is how long anything is waited for; three minutes by default.
 	Patience time.Duration
@@ -38,6 +37,8 @@ type Real struct {
 	// Points is how many of the points of a generated case are tried, spread over all; three by default. Seed draws them.
 	Points int
 	Seed   uint64
+
+	crew *crew
 }
 
 // RunReal is Run on a real backend and in real time: the same cases, each judged by the same rules, as far as they need no hours.
@@ -72,30 +73,18 @@ func RunReal(t *testing.T, opts Options, on Real) {
 		}
 	})
 
-	queue := make(chan testCase, len(s.cases))
-	for _, c := range on.order(s.cases) {
-		queue <- c
-	}
+	collectLess(t)
 
-	close(queue)
-
-	var players sync.WaitGroup
-
-	for range on.Parallel {
-		players.Go(func() {
-			for c := range queue {
-				t.Run(c.name, func(t *testing.T) { s.report(t, c) })
-			}
-		})
-	}
-
-	players.Wait()
+	on.crew.play(on.order(s.cases), on.Parallel, func(c testCase) {
+		t.Run(c.name, func(t *testing.T) { s.report(t, c) })
+	})
 }
 
 func (on *Real) setDefaults() {
 	on.Parallel, on.Points = cmp.Or(on.Parallel, 1), cmp.Or(on.Points, 3)
 	on.Patience, on.Calm, on.Hang = cmp.Or(on.Patience, 3*time.Minute), cmp.Or(on.Calm, 3*time.Second), cmp.Or(on.Hang, 15*time.Second)
 	on.Looks = cmp.Or(on.Looks, 45*time.Second)
+	on.crew = newCrew()
 }
 
 // order puts the cases that take longest first, so that none of them is left to the end.
@@ -136,6 +125,25 @@ func (on *Real) draw(c testCase, all []trouble) (drawn []trouble, of string) {
 	}
 
 	return drawn, fmt.Sprintf(" of %s", pointsOf(all))
+}
+
+// atOnce plays a case at all of the points, with the other players' help, and returns the first point's failure, nil if there is none.
+func (s *suite) atOnce(t *testing.T, c testCase, all []trouble) *failure {
+	t.Helper()
+
+	failures := make([]*failure, len(all))
+
+	s.real.crew.each(len(all), func(i int) {
+		t.Run(all[i].name, func(t *testing.T) { _, failures[i] = s.attempt(t, c, all[i]) })
+	})
+
+	for _, f := range failures {
+		if f != nil {
+			return f
+		}
+	}
+
+	return nil
 }
 
 // visible reports whether the case can be played where the suite is. If not, it has ended.

@@ -156,6 +156,10 @@ func (s *suite) execute(t *testing.T, c testCase) *failure {
 
 	t.Logf("%s: %s", c.name, s.of(c).points)
 
+	if s.real != nil {
+		return s.atOnce(t, c, all)
+	}
+
 	for _, it := range all {
 		t.Run(it.name, func(t *testing.T) { _, first = s.attempt(t, c, it) })
 
