@@ -1,6 +1,7 @@
 package libvirt_test
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -243,16 +244,17 @@ func scriptHiddenFiles(s *scene) {
 	s.volumes(p)
 }
 
-// What is said while a volume is copied. A real daemon reads some GiB of a hole in a second, and keeps them a hole.
+// What is said while a volume is copied. A real daemon reads a hole from end to end, and keeps it one.
 func scriptBusyPool(s *scene) {
 	p := s.newPool("images")
-	v := made[volume](s, "create")(p.CreateVolume(
-		"<volume><name>a.raw</name><capacity unit='GiB'>16</capacity><allocation>0</allocation></volume>"))
+	hole := func(name string) string {
+		return fmt.Sprintf("<volume><name>%s</name><capacity unit='MiB'>%d</capacity><allocation>0</allocation></volume>", name, s.Hole())
+	}
+	v := made[volume](s, "create")(p.CreateVolume(hole("a.raw")))
 	done := make(chan error, 1)
 
 	go func() {
-		_, err := p.CloneVolume(
-			"<volume><name>b.raw</name><capacity unit='GiB'>16</capacity><allocation>0</allocation></volume>", v)
+		_, err := p.CloneVolume(hole("b.raw"), v)
 		done <- err
 	}()
 
