@@ -104,7 +104,7 @@ func (daemon) HasFile(path string) bool {
 func (daemon) Settle() { time.Sleep(150 * time.Millisecond) }
 
 // Hole is more from try to try: some machines read a hole at 50 MiB in a second, others at some GiB, by what memory there is to keep it in.
-func (d daemon) Hole() int { return 512 << d.again }
+func (d daemon) Hole() int { return 512 << (2 * d.again) }
 
 // tries is how often a script is played again whose answers differ.
 const tries = 3
