@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	apiextensionsinternal "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -215,10 +217,14 @@ func newCustom(db *mvcc.DB, c *custom) (*resource, error) {
 		return r, err
 	}
 
-	r.status = stores.Status
-	r.statusScope, err = c.scope("status", table, stores.Status)
+	scope, err := c.scope("status", table, stores.Status)
+	if err != nil {
+		return nil, err
+	}
 
-	return r, err
+	r.subresources = map[string]subresource{"status": {of: stores.Status, scope: scope}}
+
+	return r, nil
 }
 
 func (c *custom) scope(subresource string, table rest.TableConvertor, reset rest.ResetFieldsStrategy) (*handlers.RequestScope, error) {
@@ -226,13 +232,13 @@ func (c *custom) scope(subresource string, table rest.TableConvertor, reset rest
 	equivalent := runtime.NewEquivalentResourceRegistry()
 	equivalent.RegisterKindFor(c.resource(), subresource, kind)
 
-	convertor := customConvertor{custom: c}
+	convertor, serializer := customConvertor{custom: c}, newCustomSerializer(c)
 
 	scope := &handlers.RequestScope{
 		Namer: handlers.ContextBasedNaming{
 			Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: c.definition.Spec.Scope == apiextensions.ClusterScoped,
 		},
-		Serializer: newCustomSerializer(c), ParameterCodec: runtime.NewParameterCodec(scheme),
+		Serializer: serializer, StandardSerializers: serializer.withoutProtobuf(), ParameterCodec: runtime.NewParameterCodec(scheme),
 		Creater: customCreater{}, Convertor: convertor, Defaulter: c, Typer: customTyper{crdserverscheme.NewUnstructuredObjectTyper()},
 		UnsafeConvertor: convertor, EquivalentResourceMapper: equivalent, TableConvertor: table,
 		Resource: c.resource(), Kind: kind, Subresource: subresource,
@@ -377,7 +383,17 @@ func newCustomSerializer(c *custom) customSerializer {
 			MediaType: runtime.ContentTypeYAML, MediaTypeType: "application", MediaTypeSubType: "yaml", EncodesAsText: true,
 			Serializer: with(json.SerializerOptions{Yaml: true}), StrictSerializer: with(json.SerializerOptions{Yaml: true, Strict: true}),
 		},
+		{
+			MediaType: runtime.ContentTypeProtobuf, MediaTypeType: "application", MediaTypeSubType: "vnd.kubernetes.protobuf",
+			Serializer:       protobuf.NewSerializer(customCreater{}, typer),
+			StreamSerializer: &runtime.StreamSerializerInfo{Serializer: protobuf.NewRawSerializer(customCreater{}, typer), Framer: protobuf.LengthDelimitedFramer},
+		},
 	}}
+}
+
+// withoutProtobuf returns what objects of defined kinds are written in. Only their metadata is known to protobuf.
+func (s customSerializer) withoutProtobuf() []runtime.SerializerInfo {
+	return slices.DeleteFunc(slices.Clone(s.media), func(i runtime.SerializerInfo) bool { return i.MediaType == runtime.ContentTypeProtobuf })
 }
 
 // SupportedMediaTypes implements runtime.NegotiatedSerializer.

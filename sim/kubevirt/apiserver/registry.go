@@ -44,23 +44,43 @@ func newBuiltin(db *mvcc.DB, b builtin) (*resource, error) {
 		return nil, fmt.Errorf("make resource %q: %w", b.plural, err)
 	}
 
-	r := &resource{main: store, patches: builtinPatches, info: metav1.APIResource{
+	r := &resource{main: store, patches: builtinPatches, subresources: map[string]subresource{}, info: metav1.APIResource{
 		Name: b.plural, SingularName: b.singular, Namespaced: !b.cluster, Kind: b.kind, Verbs: allVerbs, ShortNames: b.short,
 	}}
 
 	var err error
-	if r.scope, err = builtinScope(b, "", s); err != nil || !b.status {
-		return r, err
+	if r.scope, err = builtinScope(b, "", s); err != nil {
+		return nil, err
 	}
 
-	s.onStatus = true
+	var subresources []string
 
-	statusStore := *store
-	statusStore.UpdateStrategy, statusStore.ResetFieldsStrategy = s, s
-	r.status = statusOf{store: &statusStore}
-	r.statusScope, err = builtinScope(b, "status", s)
+	if b.status {
+		subresources = append(subresources, "status")
+	}
 
-	return r, err
+	if b.kind == "Namespace" {
+		store.ShouldDeleteDuringUpdate = emptied
+		r.main = namespaces{Getter: store, Lister: store, Watcher: store, CreaterUpdater: store, store: store}
+		r.info.Verbs = slices.DeleteFunc(slices.Clone(allVerbs), func(v string) bool { return v == "deletecollection" })
+		subresources = append(subresources, "finalize")
+	}
+
+	for _, name := range subresources {
+		s.subresource = name
+
+		part := *store
+		part.UpdateStrategy, part.ResetFieldsStrategy = s, s
+
+		scope, err := builtinScope(b, name, s)
+		if err != nil {
+			return nil, err
+		}
+
+		r.subresources[name] = subresource{of: subresourceOf{store: &part}, scope: scope}
+	}
+
+	return r, nil
 }
 
 func builtinScope(b builtin, subresource string, reset rest.ResetFieldsStrategy) (*handlers.RequestScope, error) {
@@ -68,26 +88,26 @@ func builtinScope(b builtin, subresource string, reset rest.ResetFieldsStrategy)
 	equivalent := runtime.NewEquivalentResourceRegistry()
 	equivalent.RegisterKindFor(b.resource(), subresource, kind)
 
-	scope := &handlers.RequestScope{
-		Namer:      handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: b.cluster},
-		Serializer: codecs, ParameterCodec: runtime.NewParameterCodec(scheme),
-		Creater: scheme, Convertor: scheme, Defaulter: scheme, Typer: scheme, UnsafeConvertor: runtime.UnsafeObjectConvertor(scheme),
-		EquivalentResourceMapper: equivalent, TableConvertor: rest.NewDefaultTableConvertor(b.resource().GroupResource()),
-		Resource: b.resource(), Kind: kind, Subresource: subresource,
-		HubGroupVersion: b.version, MetaGroupVersion: metav1.SchemeGroupVersion, MaxRequestBodyBytes: maxBody,
+	var filter map[fieldpath.APIVersion]fieldpath.Filter
+	if reset != nil {
+		filter = fieldpath.NewExcludeFilterSetMap(reset.GetResetFields())
 	}
 
-	manager, err := managedfields.NewDefaultFieldManager(
-		builtinTypes(), scope.UnsafeConvertor, scheme, scheme, kind, b.version, subresource,
-		fieldpath.NewExcludeFilterSetMap(reset.GetResetFields()),
-	)
+	unsafe := runtime.UnsafeObjectConvertor(scheme)
+
+	manager, err := managedfields.NewDefaultFieldManager(builtinTypes(), unsafe, scheme, scheme, kind, b.version, subresource, filter)
 	if err != nil {
 		return nil, fmt.Errorf("make field manager of %q: %w", b.plural, err)
 	}
 
-	scope.FieldManager = manager
-
-	return scope, nil
+	return &handlers.RequestScope{
+		Namer:      handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: b.cluster},
+		Serializer: codecs, ParameterCodec: runtime.NewParameterCodec(scheme),
+		Creater: scheme, Convertor: scheme, Defaulter: scheme, Typer: scheme, UnsafeConvertor: unsafe,
+		EquivalentResourceMapper: equivalent, TableConvertor: rest.NewDefaultTableConvertor(b.resource().GroupResource()),
+		FieldManager: manager, Resource: b.resource(), Kind: kind, Subresource: subresource,
+		HubGroupVersion: b.version, MetaGroupVersion: metav1.SchemeGroupVersion, MaxRequestBodyBytes: maxBody,
+	}, nil
 }
 
 // sortedKeys returns a map's keys in order.

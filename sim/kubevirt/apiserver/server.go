@@ -100,7 +100,9 @@ func (s *Server) addKinds() error {
 		s.resources[b.resource()] = r
 	}
 
-	s.addReviews()
+	if err := s.addReviews(); err != nil {
+		return err
+	}
 
 	for _, d := range s.opts.Definitions {
 		versions, err := digests.of(d)
