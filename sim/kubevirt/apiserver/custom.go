@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kube-openapi/pkg/spec3"
@@ -186,7 +187,7 @@ func (c *custom) models() (map[string]*spec.Schema, error) {
 }
 
 // newCustom makes the resource of a defined kind.
-func newCustom(db *mvcc.DB, c *custom) (*resource, error) {
+func newCustom(db *mvcc.DB, may authorizer.Authorizer, c *custom) (*resource, error) {
 	definition, of := c.definition.Spec, c.resource().GroupResource()
 	singular := schema.GroupResource{Group: of.Group, Resource: definition.Names.Singular}
 
@@ -202,7 +203,7 @@ func newCustom(db *mvcc.DB, c *custom) (*resource, error) {
 	stores, err := customresource.NewStorage(
 		of, singular, c.kind(), c.kind().GroupVersion().WithKind(definition.Names.ListKind),
 		customresource.NewStrategy(typer, namespaced, c.kind(), c.validator, c.status, c.structural, status, nil, c.version.SelectableFields),
-		inMemory{db: db, codec: customCodec{kind: c.kind()}}, definition.Names.Categories, table, nil,
+		inMemory{db: db, prefix: "/registry/" + of.Group + "/" + of.Resource, codec: customCodec{kind: c.kind()}}, definition.Names.Categories, table, nil,
 	)
 	if err != nil {
 		return nil, fmt.Errorf("make resource %q: %w", of, err)
@@ -213,11 +214,11 @@ func newCustom(db *mvcc.DB, c *custom) (*resource, error) {
 		Verbs: allVerbs, ShortNames: definition.Names.ShortNames, Categories: definition.Names.Categories,
 	}}
 
-	if r.scope, err = c.scope("", table, stores.CustomResource); err != nil || stores.Status == nil {
+	if r.scope, err = c.scope(may, "", table, stores.CustomResource); err != nil || stores.Status == nil {
 		return r, err
 	}
 
-	scope, err := c.scope("status", table, stores.Status)
+	scope, err := c.scope(may, "status", table, stores.Status)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +228,9 @@ func newCustom(db *mvcc.DB, c *custom) (*resource, error) {
 	return r, nil
 }
 
-func (c *custom) scope(subresource string, table rest.TableConvertor, reset rest.ResetFieldsStrategy) (*handlers.RequestScope, error) {
+func (c *custom) scope(
+	may authorizer.Authorizer, subresource string, table rest.TableConvertor, reset rest.ResetFieldsStrategy,
+) (*handlers.RequestScope, error) {
 	kind := c.kind()
 	equivalent := runtime.NewEquivalentResourceRegistry()
 	equivalent.RegisterKindFor(c.resource(), subresource, kind)
@@ -240,7 +243,7 @@ func (c *custom) scope(subresource string, table rest.TableConvertor, reset rest
 		},
 		Serializer: serializer, StandardSerializers: serializer.withoutProtobuf(), ParameterCodec: runtime.NewParameterCodec(scheme),
 		Creater: customCreater{}, Convertor: convertor, Defaulter: c, Typer: customTyper{crdserverscheme.NewUnstructuredObjectTyper()},
-		UnsafeConvertor: convertor, EquivalentResourceMapper: equivalent, TableConvertor: table,
+		UnsafeConvertor: convertor, EquivalentResourceMapper: equivalent, TableConvertor: table, Authorizer: may,
 		Resource: c.resource(), Kind: kind, Subresource: subresource,
 		HubGroupVersion: kind.GroupVersion(), MetaGroupVersion: metav1.SchemeGroupVersion, MaxRequestBodyBytes: maxBody,
 	}

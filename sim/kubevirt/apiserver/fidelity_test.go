@@ -225,8 +225,7 @@ var fidelity = []step{
 	{name: "update of a lease without resourceVersion", method: "PUT", path: "/apis/coordination.k8s.io/v1/namespaces/fidelity/leases/l",
 		body: `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l"},"spec":{"holderIdentity":"y"}}`},
 
-	// Who is it, and may it.
-	{name: "unlimited impersonation", method: "GET", path: "/api/v1/namespaces/fidelity", accept: "application/json;as=nobody"},
+	// The end.
 	{name: "delete namespace", method: "DELETE", path: pathNamespace},
 	{name: "create in a namespace that goes", method: "POST", path: pathMachines, body: vm("z", "")},
 	{name: "namespace goes", method: "GET", path: pathNamespace},
@@ -299,6 +298,10 @@ func play(t *testing.T, client *http.Client, host string, s step) string {
 		fmt.Fprintf(&b, "Warning: %s\n", warning)
 	}
 
+	if strings.Contains(answer.Header.Get("Content-Type"), "protobuf") {
+		return b.String() + "(protobuf)\n"
+	}
+
 	decoder := json.NewDecoder(bytes.NewReader(text))
 
 	for {
@@ -327,7 +330,7 @@ var changing = []struct {
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[1-9][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`), "UID"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`"resourceVersion": "\d\d+"`), `"resourceVersion": "VERSION"`},
-	{regexp.MustCompile(`ResourceVersion in object meta: \d+`), "ResourceVersion in object meta: VERSION"},
+	{regexp.MustCompile(`(ResourceVersion in object meta: |ResourceVersion in record \()\d+`), "${1}VERSION"},
 }
 
 func normalise(text string) string {

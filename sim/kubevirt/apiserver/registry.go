@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/generic/registry"
@@ -25,7 +26,7 @@ import (
 var builtinTypes = sync.OnceValue(func() managedfields.TypeConverter { return applyconfigurations.NewTypeConverter(scheme) })
 
 // newBuiltin makes the resource of a built-in kind.
-func newBuiltin(db *mvcc.DB, b builtin) (*resource, error) {
+func newBuiltin(db *mvcc.DB, may authorizer.Authorizer, b builtin) (*resource, error) {
 	s := strategy{ObjectTyper: scheme, NameGenerator: names.SimpleNameGenerator, builtin: b}
 	of := b.resource().GroupResource()
 
@@ -39,7 +40,7 @@ func newBuiltin(db *mvcc.DB, b builtin) (*resource, error) {
 		TableConvertor: rest.NewDefaultTableConvertor(of),
 	}
 
-	options := inMemory{db: db, codec: codecs.LegacyCodec(b.version)}
+	options := inMemory{db: db, prefix: "/registry/" + b.plural, codec: codecs.LegacyCodec(b.version)}
 	if err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: options, AttrFunc: s.attributes}); err != nil {
 		return nil, fmt.Errorf("make resource %q: %w", b.plural, err)
 	}
@@ -49,7 +50,7 @@ func newBuiltin(db *mvcc.DB, b builtin) (*resource, error) {
 	}}
 
 	var err error
-	if r.scope, err = builtinScope(b, "", s); err != nil {
+	if r.scope, err = builtinScope(may, b, "", s); err != nil {
 		return nil, err
 	}
 
@@ -72,7 +73,7 @@ func newBuiltin(db *mvcc.DB, b builtin) (*resource, error) {
 		part := *store
 		part.UpdateStrategy, part.ResetFieldsStrategy = s, s
 
-		scope, err := builtinScope(b, name, s)
+		scope, err := builtinScope(may, b, name, s)
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +84,7 @@ func newBuiltin(db *mvcc.DB, b builtin) (*resource, error) {
 	return r, nil
 }
 
-func builtinScope(b builtin, subresource string, reset rest.ResetFieldsStrategy) (*handlers.RequestScope, error) {
+func builtinScope(may authorizer.Authorizer, b builtin, subresource string, reset rest.ResetFieldsStrategy) (*handlers.RequestScope, error) {
 	kind := b.version.WithKind(b.kind)
 	equivalent := runtime.NewEquivalentResourceRegistry()
 	equivalent.RegisterKindFor(b.resource(), subresource, kind)
@@ -105,7 +106,7 @@ func builtinScope(b builtin, subresource string, reset rest.ResetFieldsStrategy)
 		Serializer: codecs, ParameterCodec: runtime.NewParameterCodec(scheme),
 		Creater: scheme, Convertor: scheme, Defaulter: scheme, Typer: scheme, UnsafeConvertor: unsafe,
 		EquivalentResourceMapper: equivalent, TableConvertor: rest.NewDefaultTableConvertor(b.resource().GroupResource()),
-		FieldManager: manager, Resource: b.resource(), Kind: kind, Subresource: subresource,
+		FieldManager: manager, Authorizer: may, Resource: b.resource(), Kind: kind, Subresource: subresource,
 		HubGroupVersion: b.version, MetaGroupVersion: metav1.SchemeGroupVersion, MaxRequestBodyBytes: maxBody,
 	}, nil
 }

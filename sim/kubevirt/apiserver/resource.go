@@ -120,23 +120,19 @@ func handlerOf(verb string, s any, scope *handlers.RequestScope, admit admission
 	return nil
 }
 
-// inMemory makes the registry of the real server keep its objects in the database.
+// inMemory makes the registry of the real server keep its objects in the database, below a prefix, which texts of conflicts have in them.
 type inMemory struct {
-	db    *mvcc.DB
-	codec runtime.Codec
+	db     *mvcc.DB
+	prefix string
+	codec  runtime.Codec
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
 func (m inMemory) GetRESTOptions(of schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
-	prefix := "/" + of.Group + "/" + of.Resource
-	if of.Group == "" {
-		prefix = "/core/" + of.Resource
-	}
-
 	config := &storagebackend.ConfigForResource{Config: storagebackend.Config{Codec: m.codec}, GroupResource: of}
 
 	return generic.RESTOptions{
-		StorageConfig: config, ResourcePrefix: prefix, EnableGarbageCollection: true, DeleteCollectionWorkers: 1,
+		StorageConfig: config, ResourcePrefix: m.prefix, EnableGarbageCollection: true, DeleteCollectionWorkers: 1,
 		Decorator: func(
 			_ *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error), newObject, _ func() runtime.Object,
 			_ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,

@@ -57,7 +57,7 @@ func (s *Server) addReviews() error {
 	} {
 		b := builtin{version: authorization.SchemeGroupVersion, kind: kind, singular: strings.ToLower(kind), plural: strings.ToLower(kind) + "s", cluster: true}
 
-		scope, err := builtinScope(b, "", nil)
+		scope, err := builtinScope(s.rules, b, "", nil)
 		if err != nil {
 			return err
 		}
