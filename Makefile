@@ -11,7 +11,7 @@ KEEP ?=
 
 # The modules of the workspace, and those of the programs that only the work on the code needs (outside go.work).
 MODULES = $(shell go list -m -f '{{.Dir}}')
-TOOL_MODULES := tools/lint
+TOOL_MODULES := tools/lint tools/kube/apiserver tools/kube/definitions
 GOLANGCI = $(shell GOWORK=off go -C tools/lint tool -n golangci-lint)
 
 .DEFAULT_GOAL := help
