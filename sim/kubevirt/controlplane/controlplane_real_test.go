@@ -37,7 +37,9 @@ func TestControlPlaneServesDefinitionsAccountsAndSubresources(t *testing.T) {
 
 	t.Log("ready after", time.Since(begin))
 
-	require.NoError(t, plane.Define(ctx, definitions.YAML()))
+	all, err := definitions.All()
+	require.NoError(t, err)
+	require.NoError(t, plane.Define(ctx, all))
 	t.Log("definitions served after", time.Since(begin))
 
 	caller := make(chan string, 1)

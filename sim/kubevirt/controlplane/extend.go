@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"crypto/tls"
-
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,10 +82,15 @@ func (c *ControlPlane) Apply(ctx context.Context, documents ...[]byte) error {
 }
 
 // Define makes resource definitions, and waits until the API server serves what they define.
-func (c *ControlPlane) Define(ctx context.Context, definitions map[string][]byte) error {
-	for name, definition := range definitions {
-		if err := c.Apply(ctx, definition); err != nil {
-			return fmt.Errorf("definition %s: %w", name, err)
+func (c *ControlPlane) Define(ctx context.Context, definitions []*apiextensions.CustomResourceDefinition) error {
+	for _, definition := range definitions {
+		text, err := json.Marshal(definition)
+		if err != nil {
+			return err
+		}
+
+		if err := c.Apply(ctx, text); err != nil {
+			return err
 		}
 	}
 
