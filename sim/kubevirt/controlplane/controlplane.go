@@ -26,6 +26,9 @@ const ProgramsEnv = "KUBE_PROGRAMS"
 // startTime is how long the programs may take to start, on a machine that is busy.
 const startTime = 3 * time.Minute
 
+// etcdSocket is the file in the folder that etcd listens on.
+const etcdSocket = "etcd:0"
+
 // ControlPlane is a running API server with its store. Its data is in memory and goes with it.
 type ControlPlane struct {
 	dir     string
@@ -86,12 +89,12 @@ func memory() string {
 
 func (c *ControlPlane) path(name string) string { return filepath.Join(c.dir, name) }
 
-// startEtcd starts etcd on sockets in the folder, so that nobody else can find it and no port is taken.
+// startEtcd starts etcd on sockets in the folder, so that nobody else can find it and no port is taken. Their names have to look like
+// those of a host and a port.
 func (c *ControlPlane) startEtcd(programs string) (err error) {
-	peer := "unix://" + c.path("peer.sock")
-	client := "unix://" + c.path("etcd.sock")
+	const peer, client = "unix://peer:0", "unix://" + etcdSocket
 
-	c.etcd, err = start(c.path("etcd.log"), filepath.Join(programs, "etcd"),
+	c.etcd, err = start(c.dir, "etcd.log", filepath.Join(programs, "etcd"),
 		"--data-dir="+c.path("data"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer)
@@ -121,8 +124,8 @@ func (c *ControlPlane) startServer(ctx context.Context, programs string) error {
 			TLSClientConfig: rest.TLSClientConfig{CAData: c.keys.authority},
 		}
 
-		c.server, err = start(c.path("kube-apiserver.log"), filepath.Join(programs, "kube-apiserver"),
-			"--etcd-servers=unix://"+c.path("etcd.sock"),
+		c.server, err = start(c.dir, "kube-apiserver.log", filepath.Join(programs, "kube-apiserver"),
+			"--etcd-servers=unix://"+c.path(etcdSocket),
 			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port="+port,
 			"--tls-cert-file="+c.path("server.crt"), "--tls-private-key-file="+c.path("server.key"), "--cert-dir="+c.dir,
 			"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("server.key"),

@@ -60,13 +60,13 @@ func newKeys(dir string) (*keys, error) {
 		return nil, err
 	}
 
-	keyDER, err := x509.MarshalPKCS8PrivateKey(serverKey)
+	keyDER, err := x509.MarshalECPrivateKey(serverKey)
 	if err != nil {
 		return nil, err
 	}
 
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: serverDER})
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
 
 	k := &keys{authority: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authorityDER})}
 	if k.server, err = tls.X509KeyPair(certPEM, keyPEM); err != nil {

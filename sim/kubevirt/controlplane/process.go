@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 )
 
 // process is a program that runs until it is killed.
@@ -13,8 +14,10 @@ type process struct {
 	ended chan struct{}
 }
 
-// start starts a program whose output goes to a file.
-func start(log, program string, args ...string) (*process, error) {
+// start starts a program in a folder, where its output goes to a file.
+func start(dir, log, program string, args ...string) (*process, error) {
+	log = filepath.Join(dir, log)
+
 	output, err := os.Create(log) //nolint:gosec // a file in a folder of ours
 	if err != nil {
 		return nil, err
@@ -22,7 +25,7 @@ func start(log, program string, args ...string) (*process, error) {
 	defer output.Close() //nolint:errcheck // The program has it.
 
 	cmd := exec.Command(program, args...) //nolint:gosec,noctx // It outlives the call that starts it.
-	cmd.Stdout, cmd.Stderr = output, output
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, output, output
 	endWithUs(cmd)
 
 	if err := cmd.Start(); err != nil {
