@@ -1,4 +1,4 @@
-package books_test
+package controlplane_test
 
 import (
 	"io"
@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/books"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/controlplane"
 	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 )
 
@@ -39,7 +39,7 @@ func site(t *testing.T) (*server, *ledger.Ledger, dynamic.ResourceInterface) {
 	s, l := &server{}, ledger.New()
 
 	client, err := dynamic.NewForConfig(&rest.Config{
-		Host: "https://kubernetes.test", QPS: -1, Transport: &books.Transport{Next: s, Session: l.Session(), Ledger: l},
+		Host: "https://kubernetes.test", QPS: -1, Transport: &controlplane.Transport{Next: s, Session: l.Session(), Ledger: l},
 	})
 	require.NoError(t, err)
 
@@ -77,7 +77,7 @@ func TestCallsAreBookedAsAccessRulesNameThem(t *testing.T) {
 	}
 
 	require.Equal(t, []string{
-		"create virtualmachines n", "apply virtualmachines n/m", "patch virtualmachines n/m", "update virtualmachines/restart n/m",
+		"create virtualmachines n", "patch virtualmachines n/m", "patch virtualmachines n/m", "update virtualmachines/restart n/m",
 		"get virtualmachines n/m", "list virtualmachines n", "delete virtualmachines n/m",
 	}, calls)
 }
@@ -99,7 +99,7 @@ func TestFaultsSpeakAsKubernetesDoes(t *testing.T) {
 		ledger.Unavailable: apierrors.IsServiceUnavailable, ledger.Full: apierrors.IsForbidden, ledger.Unauthorized: apierrors.IsUnauthorized,
 		ledger.Echo: apierrors.IsInternalError,
 	} {
-		require.Contains(t, books.Faults, kind)
+		require.Contains(t, controlplane.Faults, kind)
 
 		// client-go waits as often as it is told to, up to ten times.
 		synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,4 @@
-// Package books puts the calls that a client makes to an API server into a ledger, real or simulated as the server may be, and lets
-// befall them there what the ledger has in mind: lost replies, outages, the client's death, and faults in Kubernetes' own words.
-package books
+package controlplane
 
 import (
 	"bytes"
@@ -25,9 +23,11 @@ var Faults = []ledger.FaultKind{
 	ledger.NotFound, ledger.Conflict, ledger.Throttled, ledger.Unavailable, ledger.Full, ledger.Unauthorized, ledger.Echo,
 }
 
-// Transport is the connection of one process of a client. In the ledger a call is named by its verb, as access rules have it, and the
-// resource, with its subresource: "create virtualmachines", "apply secrets", "update virtualmachines/restart". A watch is one call,
-// whose answer is that it has begun.
+// Transport puts the calls that one process of a client makes to an API server into a ledger, and lets befall them there what the
+// ledger has in mind: lost replies, outages, the client's death, and faults in Kubernetes' own words. The books are those that the
+// simulated server keeps (package apiserver): a call is named by its verb, as access rules have it, and the resource with its subresource,
+// "create virtualmachines" or "update virtualmachines/restart", an apply is a patch, and a watch is one call, whose answer is that it
+// has begun.
 //
 // What a client sends is looked through for secrets, except what it puts into Secrets.
 type Transport struct {
@@ -63,10 +63,6 @@ func callOf(req *http.Request) (call, error) {
 	}
 
 	c := call{op: info.Verb + " " + info.Resource, object: strings.Trim(info.Namespace+"/"+info.Name, "/"), watch: info.Verb == "watch", info: info}
-
-	if strings.HasPrefix(req.Header.Get("Content-Type"), "application/apply-patch") {
-		c.op = "apply " + info.Resource
-	}
 
 	if info.Subresource != "" {
 		c.op += "/" + info.Subresource
