@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	encodingjson "encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -50,6 +51,44 @@ func (c *custom) resource() schema.GroupVersionResource {
 
 func (c *custom) hasStatus() bool {
 	return c.version.Subresources != nil && c.version.Subresources.Status != nil
+}
+
+// digests keeps what was read of definitions, as many servers are made of the same ones.
+var digests = &digested{all: map[string][]*custom{}}
+
+// maxDigests is more than the definitions of a cluster.
+const maxDigests = 200
+
+type digested struct {
+	mu  sync.Mutex
+	all map[string][]*custom
+}
+
+func (d *digested) of(definition *apiextensions.CustomResourceDefinition) ([]*custom, error) {
+	text, err := encodingjson.Marshal(definition.Spec)
+	if err != nil {
+		return nil, err
+	}
+
+	key := definition.Name + "\n" + string(text)
+
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	if all, ok := d.all[key]; ok {
+		return all, nil
+	}
+
+	if len(d.all) == maxDigests {
+		clear(d.all)
+	}
+
+	all, err := digest(definition)
+	if err == nil {
+		d.all[key] = all
+	}
+
+	return all, err
 }
 
 // digest reads the served versions of a definition.
