@@ -176,9 +176,10 @@ const (
 	SourceSnapshot      = "snapshot"
 	SourceContainerDisk = "container_disk"
 
-	RunAlways         = "Always"
-	RunRerunOnFailure = "RerunOnFailure"
-	RunManual         = "Manual"
+	// RunManual is the value of ClassData.RunStrategy with which KubeVirt starts no machine by itself.
+	RunManual = "Manual"
+
+	pullPod = "pod"
 
 	byDefault = "default"
 
