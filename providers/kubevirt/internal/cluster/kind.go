@@ -89,7 +89,9 @@ func (k *Cluster) VirtualMachines() Kind[*kubevirtv1.VirtualMachine] {
 func (k *Cluster) Instances() Kind[*kubevirtv1.VirtualMachineInstance] {
 	return kindOf(k, "virtualmachineinstances.kubevirt.io", func(namespace string) clients[*kubevirtv1.VirtualMachineInstance, *kubevirtv1.VirtualMachineInstanceList] {
 		return k.KubeVirt.KubevirtV1().VirtualMachineInstances(namespace)
-	}, func(l *kubevirtv1.VirtualMachineInstanceList) []*kubevirtv1.VirtualMachineInstance { return pointers(l.Items) })
+	}, func(l *kubevirtv1.VirtualMachineInstanceList) []*kubevirtv1.VirtualMachineInstance {
+		return pointers(l.Items)
+	})
 }
 
 // DataVolumes are what CDI fills with data.
@@ -207,7 +209,9 @@ func (k Kind[T]) Delete(ctx context.Context, object metav1.Object) error {
 func (k Kind[T]) Mirror(namespace, selector string, keep func(T)) *Mirror[T] {
 	return NewMirror(k.cluster, Source[T]{
 		Op: k.op("list", namespace, ""), Selector: selector, Keep: keep,
-		List: func(ctx context.Context, opts metav1.ListOptions) ([]T, string, error) { return k.list(ctx, namespace, opts) },
+		List: func(ctx context.Context, opts metav1.ListOptions) ([]T, string, error) {
+			return k.list(ctx, namespace, opts)
+		},
 		Watch: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			return k.watch(ctx, namespace, opts)
 		},
