@@ -221,3 +221,19 @@ func discreet(op Op, text string) string {
 
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
+
+// Exists reports whether err says that there is an object of that name.
+func Exists(err error) bool { return apierrors.IsAlreadyExists(err) }
+
+// Conflicts reports whether err says that an object is not what it was thought to be, or is in no state for what was asked.
+func Conflicts(err error) bool { return apierrors.IsConflict(err) }
+
+// Forbidden reports whether err says that the provider's account lacks a right.
+func Forbidden(err error) bool { return apierrors.IsForbidden(err) }
+
+// Unserved reports whether err says that the cluster does not know the kind of object.
+func Unserved(err error) bool {
+	var status apierrors.APIStatus
+
+	return errors.As(err, &status) && status.Status().Code == http.StatusNotFound && unserved(status.Status())
+}

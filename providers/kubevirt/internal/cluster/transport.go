@@ -119,7 +119,9 @@ type onceKey struct{}
 
 // once makes a ctx in which a single request is made. client-go repeats reads whose connection broke, up to ten times at once; the
 // library's pauses are for that.
-func once(ctx context.Context) context.Context { return context.WithValue(ctx, onceKey{}, new(atomic.Bool)) }
+func once(ctx context.Context) context.Context {
+	return context.WithValue(ctx, onceKey{}, new(atomic.Bool))
+}
 
 var errSpent = errors.New("the connection broke")
 
