@@ -1,0 +1,255 @@
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"syscall"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
+)
+
+// What a client sees of a connection that is lost, and of a server that is not there.
+var (
+	errReset   = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+	errRefused = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+)
+
+// abort ends a request without an answer, as a panic that the transport catches.
+type abort struct{ err error }
+
+// Handler returns the server as an http.Handler, for a listener outside of this package. The session is as in Transport.
+func (s *Server) Handler(session *ledger.Session) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			switch p := recover().(type) {
+			case nil:
+			case *abort:
+				panic(http.ErrAbortHandler)
+			default:
+				panic(p)
+			}
+		}()
+
+		s.serve(session, w, r)
+	})
+}
+
+// serve panics with an *abort where the connection is to be lost.
+func (s *Server) serve(session *ledger.Session, w http.ResponseWriter, r *http.Request) {
+	if !s.begin() {
+		panic(&abort{errRefused})
+	}
+	defer s.running.Done()
+
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+
+	if session == nil {
+		s.api.ServeHTTP(w, r.WithContext(ctx))
+
+		return
+	}
+
+	s.booked(session, w, r.WithContext(ctx))
+}
+
+// booked serves a request as a call of the ledger.
+func (s *Server) booked(session *ledger.Session, w http.ResponseWriter, r *http.Request) {
+	info, err := resolver.NewRequestInfo(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+
+		return
+	}
+
+	sent, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	if err != nil {
+		panic(&abort{errReset})
+	}
+
+	op := opOf(info)
+	answer := &recorded{header: http.Header{}}
+	stream := info.Verb == "watch"
+
+	err = session.CallContext(r.Context(), op, objectOf(info), func() error {
+		if s.opts.Latency != nil {
+			if err := sleep(r.Context(), s.opts.Latency(op)); err != nil {
+				return err
+			}
+		}
+
+		if stream {
+			return nil
+		}
+
+		// What has begun is done, even if the client has given up.
+		inner := r.Clone(context.WithoutCancel(r.Context()))
+		inner.Body = io.NopCloser(bytes.NewReader(sent))
+		s.api.ServeHTTP(answer, inner)
+
+		return answer.outcome()
+	})
+
+	_, isAnswer := errors.AsType[*outcome](err)
+	fault, isFault := errors.AsType[*ledger.FaultError](err)
+
+	switch {
+	case isFault:
+		writeStatus(w, faultStatus(fault, info, sent))
+	case errors.Is(err, ledger.ErrDisconnected):
+		panic(&abort{errReset})
+	case err != nil && !isAnswer:
+		panic(&abort{err})
+	case stream:
+		inner := r.Clone(r.Context())
+		inner.Body = io.NopCloser(bytes.NewReader(sent))
+		s.api.ServeHTTP(w, inner)
+	default:
+		answer.copyTo(w)
+	}
+}
+
+// opOf returns the op of a request in the books: "create virtualmachines", "update virtualmachines/status", "get /version".
+func opOf(info *request.RequestInfo) string {
+	switch {
+	case !info.IsResourceRequest:
+		return info.Verb + " " + info.Path
+	case info.Subresource != "":
+		return info.Verb + " " + info.Resource + "/" + info.Subresource
+	default:
+		return info.Verb + " " + info.Resource
+	}
+}
+
+func objectOf(info *request.RequestInfo) string {
+	switch {
+	case !info.IsResourceRequest:
+		return ""
+	case info.Namespace == "" || info.Resource == "namespaces":
+		return info.Name
+	default:
+		return info.Namespace + "/" + info.Name
+	}
+}
+
+// outcome is an answer that says no, as the books have it.
+type outcome struct {
+	code   int
+	reason string
+}
+
+// Error returns code and reason ("409 AlreadyExists").
+func (o *outcome) Error() string { return fmt.Sprintf("%d %s", o.code, o.reason) }
+
+// recorded is an answer that is held back until the call is over.
+type recorded struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (a *recorded) Header() http.Header { return a.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (a *recorded) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (a *recorded) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+
+	return a.body.Write(p)
+}
+
+func (a *recorded) outcome() error {
+	if a.status < http.StatusBadRequest {
+		return nil
+	}
+
+	var status metav1.Status
+
+	_ = json.Unmarshal(a.body.Bytes(), &status) // What is no Status has no reason.
+
+	return &outcome{code: a.status, reason: string(status.Reason)}
+}
+
+func (a *recorded) copyTo(w http.ResponseWriter) {
+	for k, v := range a.header {
+		w.Header()[k] = v
+	}
+
+	a.WriteHeader(http.StatusOK)
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body.Bytes()) // Who does not listen any more does not need to know.
+}
+
+// faultStatus puts a fault of the books into the server's words.
+func faultStatus(f *ledger.FaultError, info *request.RequestInfo, sent []byte) *apierrors.StatusError {
+	of := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+
+	switch f.Kind {
+	case ledger.NotFound:
+		return apierrors.NewNotFound(of, info.Name)
+	case ledger.Conflict:
+		return apierrors.NewConflict(of, info.Name, errors.New(
+			"the object has been modified; please apply your changes to the latest version and try again"))
+	case ledger.Throttled:
+		return apierrors.NewTooManyRequests("too many requests, please try again later", int(f.RetryAfter.Seconds()))
+	case ledger.Full:
+		return apierrors.NewForbidden(of, info.Name, fmt.Errorf(
+			"exceeded quota: sim, requested: count/%[1]s=1, used: count/%[1]s=10, limited: count/%[1]s=10", of))
+	case ledger.Unauthorized:
+		return apierrors.NewUnauthorized("Unauthorized")
+	case ledger.Echo:
+		return apierrors.NewInternalError(fmt.Errorf("failed calling webhook %q: cannot process %s", "mutator.sim.example", sent))
+	default:
+		return apierrors.NewServiceUnavailable("the server is currently unable to handle the request")
+	}
+}
+
+func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
+	status := err.Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+
+	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
+	}
+
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(status.Code))
+	_ = json.NewEncoder(w).Encode(status) // Who does not listen any more does not need to know.
+}
+
+// sleep waits for d, or returns ctx's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,94 @@
+package apiserver
+
+import (
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// resolver tells what a request is about.
+var resolver = &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+
+// chain is what a request passes through, from the outside: who is it, may it, and the handler of what it asks for.
+func (s *Server) chain() http.Handler {
+	h := http.Handler(http.HandlerFunc(s.dispatch))
+	h = filters.WithAuthorization(h, s.rules, codecs)
+	h = impersonation.WithImpersonation(h, s.rules, codecs)
+	h = filters.WithAuthentication(h, authenticator.RequestFunc(s.authenticate), filters.Unauthorized(codecs), nil, nil)
+	h = filters.WithWarningRecorder(h)
+
+	return filters.WithRequestInfo(h, resolver)
+}
+
+// authenticate implements authenticator.Request. Who shows no token is anonymous.
+func (s *Server) authenticate(r *http.Request) (*authenticator.Response, bool, error) {
+	header := r.Header.Get("Authorization")
+	r.Header.Del("Authorization")
+
+	if header == "" {
+		return &authenticator.Response{User: &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}}, true, nil
+	}
+
+	info, ok := s.users.byHeader(header)
+	if !ok {
+		return nil, false, nil
+	}
+
+	return &authenticator.Response{User: info}, true, nil
+}
+
+func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
+	info, ok := request.RequestInfoFrom(r.Context())
+	if !ok {
+		http.Error(w, "no request info", http.StatusInternalServerError)
+
+		return
+	}
+
+	if !info.IsResourceRequest {
+		s.discovery(w, r)
+
+		return
+	}
+
+	version := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+	if g := s.extra(version); g != nil {
+		g.handler.ServeHTTP(w, r)
+
+		return
+	}
+
+	found := s.resource(version.WithResource(info.Resource))
+	if found == nil {
+		http.NotFound(w, r)
+
+		return
+	}
+
+	// A name without a namespace is not a path of a kind that lives in one, and the other way round.
+	if found.info.Namespaced != (info.Namespace != "") && (info.Name != "" || info.Namespace != "" || info.Verb == "create") &&
+		info.Resource != "namespaces" {
+		http.NotFound(w, r)
+
+		return
+	}
+
+	h, err := found.handler(info, s.hooks)
+
+	switch {
+	case err != nil:
+		responsewriters.ErrorNegotiated(err, codecs, version, w, r)
+	case h == nil:
+		responsewriters.ErrorNegotiated(apierrors.NewNotFound(version.WithResource(info.Resource).GroupResource(), info.Name), codecs, version, w, r)
+	default:
+		h.ServeHTTP(w, r)
+	}
+}

@@ -1,0 +1,376 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	apiextensionsinternal "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
+	"k8s.io/apiextensions-apiserver/pkg/crdserverscheme"
+	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/apiserver/internal/mvcc"
+)
+
+// custom is what a definition says of one version, digested. It is the same for all servers.
+type custom struct {
+	definition        *apiextensions.CustomResourceDefinition
+	version           apiextensions.CustomResourceDefinitionVersion
+	structural        *structuralschema.Structural
+	validator, status validation.SchemaValidator
+	types             managedfields.TypeConverter
+}
+
+func (c *custom) kind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: c.definition.Spec.Group, Version: c.version.Name, Kind: c.definition.Spec.Names.Kind}
+}
+
+func (c *custom) resource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: c.definition.Spec.Group, Version: c.version.Name, Resource: c.definition.Spec.Names.Plural}
+}
+
+func (c *custom) hasStatus() bool {
+	return c.version.Subresources != nil && c.version.Subresources.Status != nil
+}
+
+// digest reads the served versions of a definition.
+func digest(definition *apiextensions.CustomResourceDefinition) ([]*custom, error) {
+	definition = definition.DeepCopy()
+	apiextensions.SetDefaults_CustomResourceDefinition(definition)
+	apiextensions.SetDefaults_CustomResourceDefinitionSpec(&definition.Spec)
+
+	var all []*custom
+
+	for _, version := range definition.Spec.Versions {
+		if !version.Served {
+			continue
+		}
+
+		c := &custom{definition: definition, version: version}
+		if err := c.digest(); err != nil {
+			return nil, fmt.Errorf("read definition %q, version %q: %w", definition.Name, version.Name, err)
+		}
+
+		all = append(all, c)
+	}
+
+	return all, nil
+}
+
+func (c *custom) digest() error {
+	if c.version.Schema == nil || c.version.Schema.OpenAPIV3Schema == nil {
+		return errors.New("it has no schema")
+	}
+
+	internal := &apiextensionsinternal.CustomResourceValidation{}
+	if err := apiextensions.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(c.version.Schema, internal, nil); err != nil {
+		return err
+	}
+
+	structural, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
+	if err != nil {
+		return err
+	}
+
+	c.structural = structural.DeepCopy()
+	if err := defaulting.PruneDefaults(c.structural); err != nil {
+		return err
+	}
+
+	if c.validator, _, err = validation.NewSchemaValidator(internal.OpenAPIV3Schema); err != nil {
+		return err
+	}
+
+	if properties, ok := internal.OpenAPIV3Schema.Properties["status"]; ok && c.hasStatus() {
+		if c.status, _, err = validation.NewSchemaValidator(&properties); err != nil {
+			return err
+		}
+	}
+
+	models, err := c.models()
+	if err != nil {
+		return err
+	}
+
+	c.types, err = managedfields.NewTypeConverter(models, false)
+
+	return err
+}
+
+// metaModels are the models of the metadata that every definition builds on.
+var metaModels = sync.OnceValue(func() map[string]*spec.Schema {
+	models := map[string]*spec.Schema{}
+	ref := func(name string) spec.Ref { return spec.MustCreateRef("#/components/schemas/" + name) }
+
+	for name, d := range generatedopenapi.GetOpenAPIDefinitions(ref) {
+		models[name] = &d.Schema
+	}
+
+	return models
+})
+
+func (c *custom) models() (map[string]*spec.Schema, error) {
+	built, err := builder.BuildOpenAPIV3(c.definition, c.version.Name, builder.Options{})
+	if err != nil {
+		return nil, err
+	}
+
+	static := &spec3.OpenAPI{Version: "3.0.0", Info: &spec.Info{}, Components: &spec3.Components{Schemas: metaModels()}}
+
+	merged, err := builder.MergeSpecsV3(static, built)
+	if err != nil {
+		return nil, err
+	}
+
+	return merged.Components.Schemas, nil
+}
+
+// newCustom makes the resource of a defined kind.
+func newCustom(db *mvcc.DB, c *custom) (*resource, error) {
+	definition, of := c.definition.Spec, c.resource().GroupResource()
+	singular := schema.GroupResource{Group: of.Group, Resource: definition.Names.Singular}
+
+	var status *apiextensionsinternal.CustomResourceSubresourceStatus
+	if c.hasStatus() {
+		status = &apiextensionsinternal.CustomResourceSubresourceStatus{}
+	}
+
+	table := rest.NewDefaultTableConvertor(of)
+	typer := customTyper{crdserverscheme.NewUnstructuredObjectTyper()}
+	namespaced := definition.Scope == apiextensions.NamespaceScoped
+
+	stores, err := customresource.NewStorage(
+		of, singular, c.kind(), c.kind().GroupVersion().WithKind(definition.Names.ListKind),
+		customresource.NewStrategy(typer, namespaced, c.kind(), c.validator, c.status, c.structural, status, nil, c.version.SelectableFields),
+		inMemory{db: db, codec: customCodec{kind: c.kind()}}, definition.Names.Categories, table, nil,
+	)
+	if err != nil {
+		return nil, fmt.Errorf("make resource %q: %w", of, err)
+	}
+
+	r := &resource{main: stores.CustomResource, patches: customPatches, info: metav1.APIResource{
+		Name: definition.Names.Plural, SingularName: definition.Names.Singular, Namespaced: namespaced, Kind: definition.Names.Kind,
+		Verbs: allVerbs, ShortNames: definition.Names.ShortNames, Categories: definition.Names.Categories,
+	}}
+
+	if r.scope, err = c.scope("", table, stores.CustomResource); err != nil || stores.Status == nil {
+		return r, err
+	}
+
+	r.status = stores.Status
+	r.statusScope, err = c.scope("status", table, stores.Status)
+
+	return r, err
+}
+
+func (c *custom) scope(subresource string, table rest.TableConvertor, reset rest.ResetFieldsStrategy) (*handlers.RequestScope, error) {
+	kind := c.kind()
+	equivalent := runtime.NewEquivalentResourceRegistry()
+	equivalent.RegisterKindFor(c.resource(), subresource, kind)
+
+	convertor := customConvertor{custom: c}
+
+	scope := &handlers.RequestScope{
+		Namer: handlers.ContextBasedNaming{
+			Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: c.definition.Spec.Scope == apiextensions.ClusterScoped,
+		},
+		Serializer: newCustomSerializer(c), ParameterCodec: runtime.NewParameterCodec(scheme),
+		Creater: customCreater{}, Convertor: convertor, Defaulter: c, Typer: customTyper{crdserverscheme.NewUnstructuredObjectTyper()},
+		UnsafeConvertor: convertor, EquivalentResourceMapper: equivalent, TableConvertor: table,
+		Resource: c.resource(), Kind: kind, Subresource: subresource,
+		HubGroupVersion: kind.GroupVersion(), MetaGroupVersion: metav1.SchemeGroupVersion, MaxRequestBodyBytes: maxBody,
+	}
+
+	manager, err := managedfields.NewDefaultCRDFieldManager(
+		c.types, convertor, c, customCreater{}, kind, kind.GroupVersion(), subresource, fieldpath.NewExcludeFilterSetMap(reset.GetResetFields()),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("make field manager of %q: %w", c.resource().Resource, err)
+	}
+
+	scope.FieldManager = manager
+
+	return scope, nil
+}
+
+// Default implements runtime.ObjectDefaulter.
+func (c *custom) Default(in runtime.Object) {
+	if u, ok := in.(*unstructured.Unstructured); ok && u.GroupVersionKind() == c.kind() {
+		defaulting.Default(u.Object, c.structural)
+	}
+}
+
+// customTyper knows the options of requests beside the objects of defined kinds.
+type customTyper struct{ runtime.ObjectTyper }
+
+// ObjectKinds implements runtime.ObjectTyper.
+func (t customTyper) ObjectKinds(o runtime.Object) ([]schema.GroupVersionKind, bool, error) {
+	if _, ok := o.(runtime.Unstructured); ok {
+		return t.ObjectTyper.ObjectKinds(o)
+	}
+
+	return scheme.ObjectKinds(o)
+}
+
+// customCreater makes objects of defined kinds.
+type customCreater struct{}
+
+// New implements runtime.ObjectCreater.
+func (customCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(kind)
+
+	return u, nil
+}
+
+// customConvertor converts as a definition without a webhook does: only the version's name changes.
+type customConvertor struct{ custom *custom }
+
+// Convert implements runtime.ObjectConvertor.
+func (customConvertor) Convert(in, out, _ any) error {
+	from, ok := in.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("input type %T is no custom resource", in)
+	}
+
+	to, ok := out.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("output type %T is no custom resource", out)
+	}
+
+	to.Object = from.DeepCopy().Object
+
+	return nil
+}
+
+// ConvertToVersion implements runtime.ObjectConvertor.
+func (customConvertor) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
+	kind := in.GetObjectKind().GroupVersionKind()
+	if to, ok := target.KindForGroupVersionKinds([]schema.GroupVersionKind{kind}); ok {
+		in.GetObjectKind().SetGroupVersionKind(to)
+	}
+
+	return in, nil
+}
+
+// ConvertFieldLabel implements runtime.ObjectConvertor.
+func (c customConvertor) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
+	switch {
+	case label == "metadata.name", label == "metadata.namespace" && c.custom.definition.Spec.Scope == apiextensions.NamespaceScoped:
+		return label, value, nil
+	}
+
+	for _, f := range c.custom.version.SelectableFields {
+		if "."+label == f.JSONPath {
+			return label, value, nil
+		}
+	}
+
+	return "", "", fmt.Errorf("field label not supported: %s", label)
+}
+
+// customCodec keeps objects of a defined kind as JSON. What is read has the version of the kind.
+type customCodec struct{ kind schema.GroupVersionKind }
+
+// Encode implements runtime.Encoder.
+func (customCodec) Encode(o runtime.Object, w io.Writer) error {
+	return unstructured.UnstructuredJSONScheme.Encode(o, w)
+}
+
+// Identifier implements runtime.Encoder.
+func (customCodec) Identifier() runtime.Identifier {
+	return unstructured.UnstructuredJSONScheme.Identifier()
+}
+
+// Decode implements runtime.Decoder.
+func (c customCodec) Decode(data []byte, _ *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	o, kind, err := unstructured.UnstructuredJSONScheme.Decode(data, nil, into)
+	if err != nil {
+		return nil, kind, err
+	}
+
+	o.GetObjectKind().SetGroupVersionKind(c.kind)
+
+	return o, &c.kind, nil
+}
+
+// customSerializer reads and writes the requests about a defined kind.
+type customSerializer struct {
+	custom *custom
+	media  []runtime.SerializerInfo
+}
+
+func newCustomSerializer(c *custom) customSerializer {
+	typer := customTyper{crdserverscheme.NewUnstructuredObjectTyper()}
+	with := func(o json.SerializerOptions) *json.Serializer {
+		return json.NewSerializerWithOptions(json.DefaultMetaFactory, customCreater{}, typer, o)
+	}
+
+	return customSerializer{custom: c, media: []runtime.SerializerInfo{
+		{
+			MediaType: runtime.ContentTypeJSON, MediaTypeType: "application", MediaTypeSubType: "json", EncodesAsText: true,
+			Serializer: with(json.SerializerOptions{}), PrettySerializer: with(json.SerializerOptions{Pretty: true}),
+			StrictSerializer: with(json.SerializerOptions{Strict: true}),
+			StreamSerializer: &runtime.StreamSerializerInfo{
+				EncodesAsText: true, Serializer: with(json.SerializerOptions{}), Framer: json.Framer,
+			},
+		},
+		{
+			MediaType: runtime.ContentTypeYAML, MediaTypeType: "application", MediaTypeSubType: "yaml", EncodesAsText: true,
+			Serializer: with(json.SerializerOptions{Yaml: true}), StrictSerializer: with(json.SerializerOptions{Yaml: true, Strict: true}),
+		},
+	}}
+}
+
+// SupportedMediaTypes implements runtime.NegotiatedSerializer.
+func (s customSerializer) SupportedMediaTypes() []runtime.SerializerInfo { return s.media }
+
+// EncoderForVersion implements runtime.NegotiatedSerializer.
+func (s customSerializer) EncoderForVersion(e runtime.Encoder, version runtime.GroupVersioner) runtime.Encoder {
+	return customEncoder{Encoder: e, typed: codecs.EncoderForVersion(e, version)}
+}
+
+// DecoderToVersion implements runtime.NegotiatedSerializer.
+func (s customSerializer) DecoderToVersion(d runtime.Decoder, _ runtime.GroupVersioner) runtime.Decoder {
+	strict := false
+	if j, ok := d.(*json.Serializer); ok {
+		strict = j.IsStrict()
+	}
+
+	return coercingDecoder{Decoder: d, custom: s.custom, strict: strict}
+}
+
+// customEncoder writes objects of defined kinds and events of watches as they are, and all else, such as a metav1.Status, with its kind.
+type customEncoder struct {
+	runtime.Encoder
+	typed runtime.Encoder
+}
+
+// Encode implements runtime.Encoder.
+func (e customEncoder) Encode(o runtime.Object, w io.Writer) error {
+	switch o.(type) {
+	case runtime.Unstructured, *metav1.WatchEvent:
+		return e.Encoder.Encode(o, w)
+	default:
+		return e.typed.Encode(o, w)
+	}
+}

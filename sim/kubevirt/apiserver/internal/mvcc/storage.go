@@ -1,0 +1,385 @@
+package mvcc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// What the real server says of a state that is compacted.
+const (
+	listExpired     = "The resourceVersion for the provided list is too old."
+	watchExpired    = "The resourceVersion for the provided watch is too old."
+	continueExpired = "The provided continue parameter is too old to display a consistent list result. You can start a new list " +
+		"without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. " +
+		"Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted " +
+		"between the time the first chunk was returned and now may show up in the list."
+)
+
+// Storage is one resource's part of a database. It implements storage.Interface with the rules of the real one over etcd.
+type Storage struct {
+	db        *DB
+	prefix    string
+	codec     runtime.Codec
+	newObject func() runtime.Object
+	versioner storage.APIObjectVersioner
+}
+
+var _ storage.Interface = (*Storage)(nil)
+
+// Storage returns the part below prefix ("/pods"), whose objects are kept as codec writes them.
+func (d *DB) Storage(prefix string, codec runtime.Codec, newObject func() runtime.Object) *Storage {
+	return &Storage{db: d, prefix: prefix, codec: codec, newObject: newObject}
+}
+
+// state is an object as it was read.
+type state struct {
+	object runtime.Object
+	item   item
+}
+
+// Versioner returns that of the API objects.
+func (s *Storage) Versioner() storage.Versioner { return s.versioner }
+
+// decode fills out, which has to be empty, and gives it its revision.
+func (s *Storage) decode(i item, out runtime.Object) error {
+	if _, _, err := s.codec.Decode(i.data, nil, out); err != nil {
+		return storage.NewCorruptObjError("", err)
+	}
+
+	return s.versioner.UpdateObject(out, uint64(i.revision))
+}
+
+func (s *Storage) encode(object runtime.Object) ([]byte, error) {
+	if err := s.versioner.PrepareObjectForStorage(object); err != nil {
+		return nil, fmt.Errorf("prepare object for storage: %w", err)
+	}
+
+	return runtime.Encode(s.codec, object)
+}
+
+// Create implements storage.Interface.
+func (s *Storage) Create(_ context.Context, key string, object, out runtime.Object, _ uint64) error {
+	key, err := storage.PrepareKey(s.prefix, key, false)
+	if err != nil {
+		return err
+	}
+
+	if version, err := s.versioner.ObjectResourceVersion(object); err == nil && version != 0 {
+		return storage.ErrResourceVersionSetOnCreate
+	}
+
+	data, err := s.encode(object)
+	if err != nil {
+		return err
+	}
+
+	revision, ok := s.db.put(key, data, 0)
+	if !ok {
+		return storage.NewKeyExistsError(key, 0)
+	}
+
+	if out == nil {
+		return nil
+	}
+
+	return s.decode(item{data: data, revision: revision}, out)
+}
+
+// Get implements storage.Interface.
+func (s *Storage) Get(_ context.Context, key string, options storage.GetOptions, out runtime.Object) error {
+	key, err := storage.PrepareKey(s.prefix, key, false)
+	if err != nil {
+		return err
+	}
+
+	found, revision := s.db.get(key)
+	if err := s.notOlder(options.ResourceVersion, revision); err != nil {
+		return err
+	}
+
+	switch {
+	case found.data != nil:
+		return s.decode(found, out)
+	case options.IgnoreNotFound:
+		return runtime.SetZeroValue(out)
+	default:
+		return storage.NewKeyNotFoundError(key, 0)
+	}
+}
+
+// notOlder checks that the newest revision is not below the one that is asked for.
+func (s *Storage) notOlder(version string, newest int64) error {
+	if version == "" {
+		return nil
+	}
+
+	wanted, err := s.versioner.ParseResourceVersion(version)
+	if err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
+	}
+
+	if wanted > uint64(newest) {
+		return storage.NewTooLargeResourceVersionError(wanted, uint64(newest), 0)
+	}
+
+	return nil
+}
+
+// current reads a key, for a change.
+func (s *Storage) current(key string, like runtime.Object, ignoreNotFound bool) (state, error) {
+	object, err := emptyLike(like)
+	if err != nil {
+		return state{}, err
+	}
+
+	found, _ := s.db.get(key)
+	if found.data == nil {
+		if !ignoreNotFound {
+			return state{}, storage.NewKeyNotFoundError(key, 0)
+		}
+
+		return state{object: object}, runtime.SetZeroValue(object)
+	}
+
+	return state{object: object, item: found}, s.decode(found, object)
+}
+
+// emptyLike returns a new object of the same type, and of the same kind where the type does not say it.
+func emptyLike(like runtime.Object) (runtime.Object, error) {
+	v, err := conversion.EnforcePtr(like)
+	if err != nil {
+		return nil, fmt.Errorf("output object is no pointer: %w", err)
+	}
+
+	if u, ok := like.(runtime.Unstructured); ok {
+		return u.NewEmptyInstance(), nil
+	}
+
+	object, ok := reflect.New(v.Type()).Interface().(runtime.Object)
+	if !ok {
+		return nil, fmt.Errorf("%T is no object", like)
+	}
+
+	return object, nil
+}
+
+// GuaranteedUpdate implements storage.Interface. It always begins with what is in the database.
+func (s *Storage) GuaranteedUpdate(
+	_ context.Context, key string, destination runtime.Object, ignoreNotFound bool,
+	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, _ runtime.Object,
+) error {
+	key, err := storage.PrepareKey(s.prefix, key, false)
+	if err != nil {
+		return err
+	}
+
+	for {
+		now, err := s.current(key, destination, ignoreNotFound)
+		if err != nil {
+			return err
+		}
+
+		if err := preconditions.Check(key, now.object); err != nil {
+			return err
+		}
+
+		updated, _, err := tryUpdate(now.object, storage.ResponseMeta{ResourceVersion: uint64(now.item.revision)})
+		if err != nil {
+			return err
+		}
+
+		if err := s.checkVersion(key, updated, now.item.revision); err != nil {
+			return err
+		}
+
+		data, err := s.encode(updated)
+		if err != nil {
+			return err
+		}
+
+		if now.item.data != nil && bytes.Equal(data, now.item.data) {
+			return s.decode(now.item, destination)
+		}
+
+		if revision, ok := s.db.put(key, data, now.item.revision); ok {
+			return s.decode(item{data: data, revision: revision}, destination)
+		}
+	}
+}
+
+// checkVersion refuses an update that names another version than the one it is made to.
+func (s *Storage) checkVersion(key string, updated runtime.Object, revision int64) error {
+	version, err := s.versioner.ObjectResourceVersion(updated)
+
+	switch {
+	case err != nil:
+		return err
+	case version != 0 && version != uint64(revision):
+		return storage.NewResourceVersionConflictsError(key, int64(version))
+	default:
+		return nil
+	}
+}
+
+// Delete implements storage.Interface. It always begins with what is in the database.
+func (s *Storage) Delete(
+	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
+	validate storage.ValidateObjectFunc, _ runtime.Object, _ storage.DeleteOptions,
+) error {
+	key, err := storage.PrepareKey(s.prefix, key, false)
+	if err != nil {
+		return err
+	}
+
+	for {
+		now, err := s.current(key, out, false)
+		if err != nil {
+			return err
+		}
+
+		if err := preconditions.Check(key, now.object); err != nil {
+			return err
+		}
+
+		if err := validate(ctx, now.object); err != nil {
+			return err
+		}
+
+		if revision, ok := s.db.remove(key, now.item.revision); ok {
+			return s.decode(item{data: now.item.data, revision: revision}, out)
+		}
+	}
+}
+
+// GetList implements storage.Interface.
+func (s *Storage) GetList(_ context.Context, key string, options storage.ListOptions, listObject runtime.Object) error {
+	prefix, err := storage.PrepareKey(s.prefix, key, options.Recursive)
+	if err != nil {
+		return err
+	}
+
+	items, err := meta.GetItemsPtr(listObject)
+	if err != nil {
+		return err
+	}
+
+	out, err := conversion.EnforcePtr(items)
+	if err != nil || out.Kind() != reflect.Slice {
+		return fmt.Errorf("items of %T are no slice: %w", listObject, err)
+	}
+
+	at, from, err := storage.ValidateListOptions(prefix, s.versioner, options)
+	if err != nil {
+		return err
+	}
+
+	pairs, revision, err := s.read(prefix, options, at, from)
+	if err != nil {
+		return err
+	}
+
+	if at == 0 {
+		at = revision
+	}
+
+	last, evaluated := "", 0
+
+	for _, p := range pairs {
+		if options.Predicate.Limit > 0 && int64(out.Len()) >= options.Predicate.Limit {
+			break
+		}
+
+		last, evaluated = p.key, evaluated+1
+
+		object := s.newObject()
+		if err := s.decode(p.item, object); err != nil {
+			return err
+		}
+
+		if matched, err := options.Predicate.Matches(object); err == nil && matched {
+			out.Set(reflect.Append(out, reflect.ValueOf(object).Elem()))
+		}
+	}
+
+	if out.IsNil() {
+		out.Set(reflect.MakeSlice(out.Type(), 0, 0))
+	}
+
+	token, remaining, err := storage.PrepareContinueToken(last, prefix, at, int64(len(pairs)), evaluated < len(pairs), options)
+	if err != nil {
+		return err
+	}
+
+	return s.versioner.UpdateList(listObject, uint64(at), token, remaining)
+}
+
+// read returns what is to be listed, from the key where the list goes on.
+func (s *Storage) read(prefix string, options storage.ListOptions, at int64, from string) ([]pair, int64, error) {
+	pairs, revision, ok := s.db.list(prefix, options.Recursive, at)
+
+	switch {
+	case !ok && at > revision:
+		return nil, 0, storage.NewTooLargeResourceVersionError(uint64(at), uint64(revision), 0)
+	case !ok && options.Predicate.Continue != "":
+		return nil, 0, expiredToken(from, prefix)
+	case !ok:
+		return nil, 0, apierrors.NewResourceExpired(listExpired)
+	}
+
+	if err := s.notOlder(options.ResourceVersion, revision); err != nil {
+		return nil, 0, err
+	}
+
+	first := 0
+	for first < len(pairs) && pairs[first].key < from {
+		first++
+	}
+
+	return pairs[first:], revision, nil
+}
+
+// expiredToken is the answer to a continue token whose state is forgotten. It has another one, which goes on with the present.
+func expiredToken(from, prefix string) error {
+	token, err := storage.EncodeContinue(from, prefix, -1)
+	if err != nil {
+		return errors.Join(apierrors.NewResourceExpired(continueExpired), err)
+	}
+
+	expired := apierrors.NewResourceExpired(continueExpired)
+	expired.ErrStatus.Continue = token
+
+	return expired
+}
+
+// Stats implements storage.Interface.
+func (s *Storage) Stats(context.Context) (storage.Stats, error) {
+	pairs, _, _ := s.db.list(s.prefix, true, 0)
+
+	return storage.Stats{ObjectCount: int64(len(pairs))}, nil
+}
+
+// ReadinessCheck implements storage.Interface.
+func (s *Storage) ReadinessCheck() error { return nil }
+
+// RequestWatchProgress implements storage.Interface: bookmarks come by themselves.
+func (s *Storage) RequestWatchProgress(context.Context) error { return nil }
+
+// GetCurrentResourceVersion implements storage.Interface.
+func (s *Storage) GetCurrentResourceVersion(context.Context) (uint64, error) {
+	return uint64(s.db.Revision()), nil
+}
+
+// EnableResourceSizeEstimation implements storage.Interface: sizes are not estimated.
+func (s *Storage) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
+
+// CompactRevision implements storage.Interface.
+func (s *Storage) CompactRevision() int64 { return s.db.Compacted() }

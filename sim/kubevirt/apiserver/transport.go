@@ -1,0 +1,159 @@
+package apiserver
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
+)
+
+// host is the address that clients inside the process use. Nothing listens there.
+const host = "https://kubernetes.sim"
+
+// Transport returns the server as a client's transport inside this process: no socket, bodies that stream, and an end with the
+// request's context. Give each process a session of the ledger, whose calls are its requests; with nil the requests are in no books and
+// suffer no faults.
+func (s *Server) Transport(session *ledger.Session) http.RoundTripper {
+	return &transport{server: s, session: session}
+}
+
+type transport struct {
+	server  *Server
+	session *ledger.Session
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+
+	ctx, cancel := context.WithCancel(r.Context())
+
+	inner := r.Clone(ctx)
+	inner.RequestURI = r.URL.RequestURI()
+	inner.Proto, inner.ProtoMajor, inner.ProtoMinor = "HTTP/2.0", 2, 0
+	inner.RemoteAddr = "192.0.2.1:1234"
+
+	if inner.Body == nil {
+		inner.Body = http.NoBody
+	}
+
+	x := &exchange{header: http.Header{}, begun: make(chan struct{}), cancel: cancel}
+	x.reader, x.writer = io.Pipe()
+
+	go x.serve(t.server, t.session, inner)
+
+	select {
+	case <-x.begun:
+	case <-r.Context().Done():
+		cancel()
+
+		return nil, r.Context().Err()
+	}
+
+	if x.failed != nil {
+		cancel()
+
+		return nil, x.failed
+	}
+
+	return &http.Response{
+		Status: http.StatusText(x.status), StatusCode: x.status, Proto: "HTTP/2.0", ProtoMajor: 2,
+		Header: x.sent, Body: &body{exchange: x, ctx: r.Context()}, ContentLength: -1, Request: r,
+	}, nil
+}
+
+// exchange is one request with its answer.
+type exchange struct {
+	header http.Header
+	once   sync.Once
+	// begun is closed when status and sent, or failed, are there.
+	begun  chan struct{}
+	status int
+	sent   http.Header
+	failed error
+
+	reader *io.PipeReader
+	writer *io.PipeWriter
+	cancel context.CancelFunc
+}
+
+func (x *exchange) serve(s *Server, session *ledger.Session, r *http.Request) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+			x.WriteHeader(http.StatusOK)
+			_ = x.writer.Close() // It never fails.
+		case *abort:
+			x.fail(p.err)
+		default:
+			panic(p)
+		}
+
+		_ = r.Body.Close() // A RoundTripper closes the body; its errors are the client's.
+	}()
+
+	s.serve(session, x, r)
+}
+
+// fail ends the exchange as a broken connection does.
+func (x *exchange) fail(err error) {
+	x.once.Do(func() {
+		x.failed = err
+		close(x.begun)
+	})
+
+	_ = x.writer.CloseWithError(err) // It never fails.
+}
+
+// Header implements http.ResponseWriter.
+func (x *exchange) Header() http.Header { return x.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (x *exchange) WriteHeader(status int) {
+	x.once.Do(func() {
+		x.status, x.sent = status, x.header.Clone()
+		close(x.begun)
+	})
+}
+
+// Write implements http.ResponseWriter.
+func (x *exchange) Write(p []byte) (int, error) {
+	x.WriteHeader(http.StatusOK)
+
+	return x.writer.Write(p)
+}
+
+// Flush implements http.Flusher: nothing is held back.
+func (x *exchange) Flush() { x.WriteHeader(http.StatusOK) }
+
+// body is the client's side of an answer.
+type body struct {
+	*exchange
+	ctx  context.Context // It is that of the request.
+	stop func() bool
+	once sync.Once
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	b.once.Do(func() { b.stop = context.AfterFunc(b.ctx, func() { _ = b.reader.CloseWithError(b.ctx.Err()) }) })
+
+	return b.reader.Read(p)
+}
+
+// Close implements io.Closer.
+func (b *body) Close() error {
+	b.once.Do(func() {})
+
+	if b.stop != nil {
+		b.stop()
+	}
+
+	b.cancel()
+
+	return b.reader.Close()
+}
