@@ -92,7 +92,7 @@ func New(opts Options) (*Server, error) {
 
 func (s *Server) addKinds() error {
 	for _, b := range builtins {
-		r, err := newBuiltin(s.db, b)
+		r, err := newBuiltin(s.db, s.rules, b)
 		if err != nil {
 			return err
 		}
@@ -100,7 +100,9 @@ func (s *Server) addKinds() error {
 		s.resources[b.resource()] = r
 	}
 
-	s.addReviews()
+	if err := s.addReviews(); err != nil {
+		return err
+	}
 
 	for _, d := range s.opts.Definitions {
 		versions, err := digests.of(d)
@@ -109,7 +111,7 @@ func (s *Server) addKinds() error {
 		}
 
 		for _, c := range versions {
-			r, err := newCustom(s.db, c)
+			r, err := newCustom(s.db, s.rules, c)
 			if err != nil {
 				return err
 			}
