@@ -40,7 +40,7 @@ type ClassData struct {
 	PriorityClass          string            `json:"priority_class" title:"Priority class" doc:"Priority class of the machine's pod." max:"253" pattern:"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"`
 	EvictionStrategy       string            `json:"eviction_strategy" title:"Eviction strategy" doc:"What happens to the machine when its node is drained; default for the cluster's own." enum:"default,None,LiveMigrate,LiveMigrateIfPossible,External" default:"default"`
 	RunStrategy            string            `json:"run_strategy" title:"Run strategy" doc:"What KubeVirt does with a machine that has stopped: start it again (Always), do so only after a failure (RerunOnFailure), or leave it until it is switched on through Omni (Manual)." enum:"Always,RerunOnFailure,Manual" default:"Always"`
-	TerminationGracePeriod int               `json:"termination_grace_period" title:"Grace period" doc:"Seconds that the machine has to shut down before it is switched off; KubeVirt's 180 if absent." min:"1" max:"3600"`
+	TerminationGracePeriod int               `json:"termination_grace_period" title:"Grace period" doc:"Seconds that the machine has to shut down before it is switched off; KubeVirt's 30 if absent." min:"1" max:"3600"`
 	GPUs                   []Device          `json:"gpus" title:"GPUs" doc:"GPUs and vGPUs of the node that the machine gets for itself." max:"16"`
 	HostDevices            []Device          `json:"host_devices" title:"Host devices" doc:"Other devices of the node that the machine gets for itself." max:"16"`
 	Labels                 []Label           `json:"labels" title:"Labels" doc:"Labels of the virtual machine, its instance and its pod." max:"32"`

@@ -3,6 +3,6 @@
 //
 // A machine is a VirtualMachine and a Secret with what it is told at its first boot. KubeVirt makes the machine's disks from the
 // VirtualMachine's DataVolume templates, of which it is the owner, so that creating and deleting the VirtualMachine creates and
-// deletes all that is costly, in one call each. Nothing is lost when CDI removes a DataVolume that has been filled: KubeVirt goes on
-// with the claim of the same name, which the VirtualMachine owns then.
+// deletes all that is costly, in one call each, and no crash comes between. Nothing is lost when a release of CDI removes a DataVolume
+// that has been filled, or somebody does: KubeVirt makes it again from the template, and CDI takes over the claim of that name.
 package machine

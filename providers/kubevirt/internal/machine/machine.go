@@ -9,6 +9,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
+	"github.com/omni-infra/omni-infra-providers/shared/nocloud"
 )
 
 // Machine is what the objects of one machine follow from.
@@ -39,16 +40,22 @@ const (
 // MaxUserData is the largest user data that fits into a Secret beside the rest, in bytes.
 const MaxUserData = corev1.MaxSecretSize - 64<<10
 
-// networkData is DHCP everywhere, which Talos does by itself; without any network data it would not take its hostname.
-const networkData = "version: 2\n"
-
 // Secret is what the machine is told at its first boot. It is made before the VirtualMachine, which needs it to start, and is given
 // to it afterwards, as owner, so that it goes with it; until then, and if that never comes, its mark tells whose it is. owner is nil
 // before.
+//
+// KubeVirt adds the meta-data itself, with the instance's hostname, which Talos takes as its own when there is network data as well.
 func (m Machine) Secret(userData string, owner *kubevirtv1.VirtualMachine) (*corev1.Secret, error) {
 	if len(userData) > MaxUserData {
 		return nil, driver.Terminalf("user data of %q has %d bytes: a Secret takes at most %d", m.Request.RequestID, len(userData), MaxUserData)
 	}
+
+	seed, err := nocloud.New(nocloud.Config{Hostname: HostnameOf(m.Request.Ref), UserData: userData})
+	if err != nil {
+		return nil, err
+	}
+
+	networkData, _ := seed.Document(nocloud.NetworkConfig)
 
 	s := &corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
@@ -56,7 +63,7 @@ func (m Machine) Secret(userData string, owner *kubevirtv1.VirtualMachine) (*cor
 			Namespace: m.Data.Namespace, Name: m.Names().Secret, Labels: m.Mark().Labels(), Annotations: m.Mark().Annotations(),
 		},
 		Type: corev1.SecretTypeOpaque,
-		Data: map[string][]byte{SecretUserData: []byte(userData), SecretNetworkData: []byte(networkData)},
+		Data: map[string][]byte{SecretUserData: []byte(userData), SecretNetworkData: networkData},
 	}
 
 	if owner != nil {

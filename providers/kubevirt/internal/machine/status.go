@@ -453,7 +453,9 @@ func (v volumeReport) filling() Status {
 		return v.say(Working, verb, "")
 	case lacksRoom(why):
 		return v.say(NoCapacity, verb+", but there is no room", why)
-	case final || v.dv.Status.RestartCount >= maxRestarts:
+	case final:
+		return v.say(Stuck, "cannot be filled", why)
+	case v.dv.Status.RestartCount >= maxRestarts:
 		return v.say(Stuck, fmt.Sprintf("cannot be filled; CDI has tried %d times and goes on", v.dv.Status.RestartCount+1), why)
 	default:
 		return v.say(Working, verb+"; CDI tries again", why)
@@ -464,7 +466,7 @@ func (v volumeReport) filling() Status {
 func (v volumeReport) trouble() (why string, final bool) {
 	for _, c := range v.dv.Status.Conditions {
 		switch {
-		case c.Type == cdiv1.DataVolumeRunning && c.Status == corev1.ConditionFalse && (c.Reason == "Error" || c.Reason == "CrashLoopBackOff"):
+		case c.Type == cdiv1.DataVolumeRunning && c.Status == corev1.ConditionFalse && strings.Contains(c.Reason, "Error"):
 			// The pod ends that way when it needs scratch space, and goes on with it.
 			if strings.Contains(c.Message, "scratch space required") {
 				continue
@@ -473,6 +475,8 @@ func (v volumeReport) trouble() (why string, final bool) {
 			return cmp.Or(c.Message, c.Reason), false
 		case c.Type == cdiv1.DataVolumeRunning && c.Status == corev1.ConditionFalse && c.Reason == "ImagePullFailed":
 			return cmp.Or(c.Message, c.Reason), true
+		case c.Type == cdiv1.DataVolumeRunning && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable:
+			return cmp.Or(v.warning(), c.Message), true
 		case c.Type == cdiv1.DataVolumeBound && c.Status != corev1.ConditionTrue && c.Reason == "ErrExceededQuota":
 			return cmp.Or(c.Message, c.Reason), false
 		}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
@@ -530,11 +531,19 @@ func checkLabel(path string, l Label, ours bool, add note) {
 		add("%s: got the name %q, want one like example.org/role", path, l.Name)
 	case ours && reserved(l.Name):
 		add("%s: %s is the provider's own", path, l.Name)
+	case ours && slices.Contains(kubevirtLabels, l.Name):
+		add("%s: %s is KubeVirt's own", path, l.Name)
 	}
 
 	if len(validation.IsValidLabelValue(l.Value)) > 0 {
 		add("%s: got the value %q, want at most 63 letters, digits, dashes, dots and underscores, with a letter or digit at both ends", path, l.Value)
 	}
+}
+
+// kubevirtLabels are those that KubeVirt lets nobody else put on an instance.
+var kubevirtLabels = []string{
+	kubevirtv1.CreatedByLabel, kubevirtv1.MigrationJobLabel, kubevirtv1.NodeNameLabel, kubevirtv1.MigrationTargetNodeNameLabel,
+	kubevirtv1.NodeSchedulable, kubevirtv1.InstallStrategyLabel,
 }
 
 // reserved says whether a label or annotation is a part of the ownership mark.

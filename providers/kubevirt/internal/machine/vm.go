@@ -241,7 +241,6 @@ func (m Machine) devices() kubevirtv1.Devices {
 		Disks:                   m.disks(),
 		Rng:                     &kubevirtv1.Rng{},
 		AutoattachSerialConsole: new(true),
-		GPUs:                    nil,
 	}
 
 	for i, n := range c.Networks {
@@ -387,14 +386,10 @@ func (m Machine) dataVolumes() []kubevirtv1.DataVolumeTemplateSpec {
 	c, names := m.Data, m.Names()
 
 	template := func(name string, gib uint64, class, volumeMode, accessMode string, source cdiv1.DataVolumeSource) kubevirtv1.DataVolumeTemplateSpec {
-		t := kubevirtv1.DataVolumeTemplateSpec{
+		return kubevirtv1.DataVolumeTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: m.Mark().Labels(), Annotations: m.Mark().Annotations()},
-			Spec: cdiv1.DataVolumeSpec{
-				Source: &source, Storage: storage(int64(gib)<<30, class, volumeMode, accessMode),
-			},
+			Spec:       cdiv1.DataVolumeSpec{Source: &source, Storage: storage(int64(gib)<<30, class, volumeMode, accessMode)},
 		}
-
-		return t
 	}
 
 	templates := []kubevirtv1.DataVolumeTemplateSpec{
