@@ -162,8 +162,8 @@ func (e *callError) notFound(s metav1.Status) error {
 
 // unserved reports whether it is not the object that the API server does not have but its kind.
 func unserved(s metav1.Status) bool {
-	return s.Details == nil || s.Details.Name == "" && !slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool {
-		return c.Type != metav1.CauseTypeUnexpectedServerResponse
+	return s.Details == nil || s.Details.Name == "" || slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool {
+		return c.Type == metav1.CauseTypeUnexpectedServerResponse
 	})
 }
 

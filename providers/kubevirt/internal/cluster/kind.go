@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -186,11 +187,18 @@ func (k Kind[T]) Apply(ctx context.Context, object metav1.Object, fields map[str
 	})
 }
 
-// Delete deletes the object with that UID; another one of the same name is a conflict. What it owns goes first. An object that has gone
-// is no error.
+// Delete deletes the object with that UID; another one of the same name is a conflict. An object that has gone is no error.
 func (k Kind[T]) Delete(ctx context.Context, object metav1.Object) error {
+	return k.remove(ctx, object, metav1.DeletePropagationBackground)
+}
+
+// DeleteWhole is Delete for an object that stays until all that it owns has gone.
+func (k Kind[T]) DeleteWhole(ctx context.Context, object metav1.Object) error {
+	return k.remove(ctx, object, metav1.DeletePropagationForeground)
+}
+
+func (k Kind[T]) remove(ctx context.Context, object metav1.Object, propagation metav1.DeletionPropagation) error {
 	namespace, name, uid := object.GetNamespace(), object.GetName(), object.GetUID()
-	propagation := metav1.DeletePropagationForeground
 
 	err := Do(ctx, k.cluster, k.op("delete", namespace, name), func(ctx context.Context) error {
 		return k.delete(ctx, namespace, name, metav1.DeleteOptions{
@@ -204,11 +212,11 @@ func (k Kind[T]) Delete(ctx context.Context, object metav1.Object) error {
 	return err
 }
 
-// Mirror returns an empty mirror of the objects of a namespace that the selector selects. keep reduces an object to what is used of
-// it; nil keeps all.
-func (k Kind[T]) Mirror(namespace, selector string, keep func(T)) *Mirror[T] {
+// Mirror returns an empty mirror of the objects of a namespace that the selector selects. Its watch is opened again each time that renew
+// has passed. keep reduces an object to what is used of it; nil keeps all.
+func (k Kind[T]) Mirror(namespace, selector string, renew time.Duration, keep func(T)) *Mirror[T] {
 	return NewMirror(k.cluster, Source[T]{
-		Op: k.op("list", namespace, ""), Selector: selector, Keep: keep,
+		Op: k.op("list", namespace, ""), Selector: selector, Renew: renew, Keep: keep,
 		List: func(ctx context.Context, opts metav1.ListOptions) ([]T, string, error) {
 			return k.list(ctx, namespace, opts)
 		},

@@ -1,14 +1,14 @@
 package machine
 
 import (
-	"bytes"
-	"encoding/json"
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 )
 
@@ -43,20 +43,19 @@ func ParseAffinity(text string) (*corev1.Affinity, error) {
 
 // strict reads one YAML or JSON document and refuses keys that into does not have.
 func strict(text string, into any) error {
-	raw, err := yaml.YAMLToJSONStrict([]byte(text))
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
+
+	document, err := documents.Read()
 	if err != nil {
 		return err
 	}
 
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.DisallowUnknownFields()
-
-	if err = decoder.Decode(into); err != nil {
-		return err
+	if _, err = documents.Read(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more than one document")
 	}
 
-	if _, err = decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more than one document")
+	if err = yaml.UnmarshalStrict(document, into); err != nil {
+		return errors.New(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: ")), " "))
 	}
 
 	return nil

@@ -128,6 +128,9 @@ func (d *Driver) Check(ctx context.Context) error {
 		return nil
 	}
 
+	ctx, cancel := context.WithTimeoutCause(ctx, checkTime, fmt.Errorf("the Kubernetes API has not answered within %s", checkTime))
+	defer cancel()
+
 	one := metav1.ListOptions{Limit: 1}
 
 	return d.each(ctx, func(ctx context.Context, namespace string) error {
@@ -193,6 +196,9 @@ func foreign(kind string, o metav1.Object) error {
 
 // pause is how long the cluster is left alone while it works.
 const pause = 5 * time.Second
+
+// checkTime limits Check, for which health reports have little time.
+const checkTime = 8 * time.Second
 
 // phaseTime limits a phase. Each only asks the cluster, which does by itself what takes longer.
 const phaseTime = 2 * time.Minute

@@ -105,7 +105,7 @@ func (m *maker) notElsewhere(ctx context.Context) error {
 
 // makeAnew deletes a virtual machine that has never run.
 func (m *maker) makeAnew(ctx context.Context, vm *kubevirtv1.VirtualMachine, why string) error {
-	if err := m.cluster.VirtualMachines().Delete(ctx, vm); err != nil && !cluster.Conflicts(err) {
+	if err := m.cluster.VirtualMachines().DeleteWhole(ctx, vm); err != nil && !cluster.Conflicts(err) {
 		return err
 	}
 

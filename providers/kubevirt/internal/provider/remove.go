@@ -42,7 +42,7 @@ func (d *Driver) Remove(ctx context.Context, ref driver.Ref) (bool, error) {
 // removeFrom returns nil once the namespace has nothing of the machine.
 func (d *Driver) removeFrom(ctx context.Context, ref driver.Ref, namespace string) error {
 	// While the virtual machine is there, what it owns goes by itself.
-	if err := remove(ctx, ref, namespace, "virtual machine", d.cluster.VirtualMachines(), nil); err != nil {
+	if err := d.removeMachine(ctx, ref, namespace); err != nil {
 		return err
 	}
 
@@ -55,6 +55,33 @@ func (d *Driver) removeFrom(ctx context.Context, ref driver.Ref, namespace strin
 		remove(ctx, ref, namespace, "volume claim", d.cluster.Claims(), []string{names.Root}),
 		remove(ctx, ref, namespace, "secret", d.cluster.Secrets(), []string{names.Secret}),
 	})
+}
+
+// removeMachine deletes the virtual machine, which stays until all that it owns has gone.
+func (d *Driver) removeMachine(ctx context.Context, ref driver.Ref, namespace string) error {
+	vms, err := d.cluster.VirtualMachines().List(ctx, namespace, listOf(ref))
+	if err != nil {
+		return err
+	}
+
+	vms = owned(ref, vms)
+
+	for _, vm := range vms {
+		if vm.DeletionTimestamp != nil {
+			continue
+		}
+
+		// One that was replaced meanwhile is looked at again.
+		if err := d.cluster.VirtualMachines().DeleteWhole(ctx, vm); err != nil && !cluster.Conflicts(err) {
+			return err
+		}
+	}
+
+	if len(vms) == 0 {
+		return nil
+	}
+
+	return driver.Pending(pause, "%s", going("virtual machine", vms[0]))
 }
 
 // remove deletes the objects of one kind that carry the request's mark, and returns Pending while there is one. An object with one of the

@@ -68,12 +68,12 @@ func (s *seen) begin(d *Driver, providerID string) map[string]*mirrors {
 	for _, namespace := range d.config.Operator.Namespaces {
 		selector := selectorOf(providerID)
 		s.namespaces[namespace] = &mirrors{
-			vms:       d.cluster.VirtualMachines().Mirror(namespace, selector, nil),
-			instances: d.cluster.Instances().Mirror(namespace, selector, nil),
-			volumes:   d.cluster.DataVolumes().Mirror(namespace, selector, nil),
-			claims:    d.cluster.Claims().Mirror(namespace, selector, nil),
+			vms:       d.cluster.VirtualMachines().Mirror(namespace, selector, cluster.ShortWatch, nil),
+			instances: d.cluster.Instances().Mirror(namespace, selector, cluster.LongWatch, nil),
+			volumes:   d.cluster.DataVolumes().Mirror(namespace, selector, cluster.LongWatch, nil),
+			claims:    d.cluster.Claims().Mirror(namespace, selector, cluster.LongWatch, nil),
 			// What machines are told at their boot is not kept in memory.
-			secrets: d.cluster.Secrets().Mirror(namespace, selector, func(s *corev1.Secret) { s.Data, s.StringData = nil, nil }),
+			secrets: d.cluster.Secrets().Mirror(namespace, selector, cluster.LongWatch, func(s *corev1.Secret) { s.Data, s.StringData = nil, nil }),
 		}
 	}
 
