@@ -1,4 +1,6 @@
-// Package definitions has the CustomResourceDefinitions of the simulated cluster.
+// Package definitions has the CustomResourceDefinitions of a cluster with KubeVirt: those of KubeVirt, the Containerized Data
+// Importer, volume snapshots and Multus networks, derived from the Go types that those projects publish. A real API server is given
+// them, and the simulated one validates by them.
 package definitions
 
 import (
@@ -9,6 +11,8 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 )
+
+//go:generate env GOWORK=off go -C ../../../tools/kube/definitions run . ../../../sim/kubevirt/definitions
 
 //go:embed *.yaml
 var files embed.FS
