@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"net/http"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,6 +26,7 @@ func (s *Server) chain() http.Handler {
 	h = filters.WithAuthentication(h, authenticator.RequestFunc(s.authenticate), filters.Unauthorized(codecs), nil, nil)
 	h = filters.WithWarningRecorder(h)
 	h = filters.WithAuditInit(h)
+	h = filters.WithRequestReceivedTimestamp(h)
 
 	return filters.WithRequestInfo(h, resolver)
 }
@@ -69,15 +71,13 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 
 	found := s.resource(version.WithResource(info.Resource))
 	if found == nil {
-		http.NotFound(w, r)
+		refuse(w, r, version, http.StatusNotFound)
 
 		return
 	}
 
-	// A name without a namespace is not a path of a kind that lives in one, and the other way round.
-	if found.info.Namespaced != (info.Namespace != "") && (info.Name != "" || info.Namespace != "" || info.Verb == "create") &&
-		info.Resource != "namespaces" {
-		http.NotFound(w, r)
+	if code := found.misplaced(info); code != 0 {
+		refuse(w, r, version, code)
 
 		return
 	}
@@ -85,6 +85,8 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	h, err := found.handler(info, s.hooks)
 
 	switch {
+	case err != nil && ownVersion(version):
+		refuse(w, r, version, http.StatusMethodNotAllowed)
 	case err != nil:
 		responsewriters.ErrorNegotiated(err, codecs, version, w, r)
 	case h == nil:
@@ -92,4 +94,21 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	default:
 		h.ServeHTTP(w, r)
 	}
+}
+
+// ownVersion says whether the real server has the version by itself, and not by a definition.
+func ownVersion(version schema.GroupVersion) bool {
+	return slices.ContainsFunc(builtins, func(b builtin) bool { return b.version == version })
+}
+
+// refuse answers where there is no handler: for its own groups the real server does so with a Status, for all others with a text.
+func refuse(w http.ResponseWriter, r *http.Request, version schema.GroupVersion, code int) {
+	if !ownVersion(version) {
+		http.NotFound(w, r)
+
+		return
+	}
+
+	responsewriters.ErrorNegotiated(apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false),
+		codecs, schema.GroupVersion{}, w, r)
 }
