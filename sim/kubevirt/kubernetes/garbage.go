@@ -16,7 +16,7 @@ import (
 
 func (c *Controller) kind(resource string) *collected {
 	for i := range c.kinds {
-		if c.kinds[i].Resource == resource {
+		if c.kinds[i].of.Resource == resource {
 			return &c.kinds[i]
 		}
 	}
@@ -26,7 +26,7 @@ func (c *Controller) kind(resource string) *collected {
 
 // ownerChanged looks after the dependents of an object.
 func (c *Controller) ownerChanged(owner *metav1.PartialObjectMetadata) {
-	c.dependents(owner, func(k *collected, o *metav1.PartialObjectMetadata) { c.garbage.Add(k.Resource + "/" + kube.Key(o)) })
+	c.dependents(owner, func(k *collected, o *metav1.PartialObjectMetadata) { c.garbage.Add(k.of.Resource + "/" + kube.Key(o)) })
 }
 
 // dependents calls f with each object that an owner owns.
@@ -65,43 +65,51 @@ func (c *Controller) collect(ctx context.Context, key string) error {
 		return c.settle(ctx, k, o)
 	}
 
-	if len(o.OwnerReferences) == 0 {
-		return nil
-	}
-
-	blocking := false
-
-	for _, ref := range o.OwnerReferences {
-		owner, known, err := c.owner(ctx, o.Namespace, ref)
-
-		switch {
-		case err != nil:
-			return err
-		case !known:
-			return nil // An owner of a kind that is not collected here keeps its dependents.
-		case owner == nil:
-		case owner.DeletionTimestamp != nil && slices.Contains(owner.Finalizers, metav1.FinalizerDeleteDependents):
-			blocking = true
-		default:
-			return nil
-		}
-	}
-
-	policy := metav1.DeletePropagationBackground
-	if blocking {
-		policy = metav1.DeletePropagationForeground
-	}
-
-	if err := k.Delete(ctx, o, policy); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	policy, gone, err := c.orphaned(ctx, o)
+	if err != nil || !gone {
 		return err
+	}
+
+	// The watch of its kind may lag behind, and somebody have given it another owner.
+	if o, err = k.Resource.Get(ctx, o.Namespace, o.Name); err != nil {
+		return ignoreNotFound(err)
+	}
+
+	if policy, gone, err = c.orphaned(ctx, o); err != nil || !gone || o.DeletionTimestamp != nil {
+		return err
+	}
+
+	if err := k.Delete(ctx, o, policy); err != nil && !apierrors.IsConflict(err) {
+		return ignoreNotFound(err)
 	}
 
 	return nil
 }
 
+// orphaned says whether all owners of an object are gone, or wait for it to go, and how it is deleted then.
+func (c *Controller) orphaned(ctx context.Context, o *metav1.PartialObjectMetadata) (policy metav1.DeletionPropagation, gone bool, err error) {
+	policy = metav1.DeletePropagationBackground
+
+	for _, ref := range o.OwnerReferences {
+		owner, known, err := c.owner(ctx, o.Namespace, ref)
+
+		switch {
+		case err != nil || !known: // An owner of a kind that is not collected here keeps its dependents.
+			return "", false, err
+		case owner == nil:
+		case owner.DeletionTimestamp != nil && slices.Contains(owner.Finalizers, metav1.FinalizerDeleteDependents):
+			policy = metav1.DeletePropagationForeground
+		default:
+			return "", false, nil
+		}
+	}
+
+	return policy, len(o.OwnerReferences) > 0, nil
+}
+
 // owner returns the object that a reference means, nil if it is gone, and whether its kind is known.
 func (c *Controller) owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, bool, error) {
-	i := slices.IndexFunc(c.kinds, func(k collected) bool { return k.Kind.Kind == ref.Kind && k.GroupVersion().String() == ref.APIVersion })
+	i := slices.IndexFunc(c.kinds, func(k collected) bool { return k.of.Kind == ref.Kind && k.of.GroupVersion().String() == ref.APIVersion })
 	if i < 0 {
 		return nil, false, nil
 	}
@@ -140,7 +148,7 @@ func (c *Controller) settle(ctx context.Context, k *collected, o *metav1.Partial
 			}
 
 			if d.DeletionTimestamp == nil {
-				c.garbage.Add(dk.Resource + "/" + kube.Key(d))
+				c.garbage.Add(dk.of.Resource + "/" + kube.Key(d))
 			}
 		})
 
@@ -186,7 +194,7 @@ func patch(ctx context.Context, k *collected, o *metav1.PartialObjectMetadata, m
 
 	body, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
-		return fmt.Errorf("encode patch of %s: %w", k.Resource, err)
+		return fmt.Errorf("encode patch of %s: %w", k.of.Resource, err)
 	}
 
 	if _, err = k.Patch(ctx, o.Namespace, o.Name, types.MergePatchType, body); apierrors.IsNotFound(err) {
