@@ -11,11 +11,11 @@ KEEP ?=
 
 # The modules of the workspace, and those of the programs that only the work on the code needs (outside go.work).
 MODULES = $(shell go list -m -f '{{.Dir}}')
-TOOL_MODULES := tools/lint
+TOOL_MODULES := tools/lint tools/kube/apiserver tools/kube/definitions
 GOLANGCI = $(shell GOWORK=off go -C tools/lint tool -n golangci-lint)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab build test conformance conformance-real-libvirt histories test-real bench race lint fmt tidy generate report verify clean
+.PHONY: help demo lab build test conformance conformance-real-libvirt conformance-real-kubevirt histories test-real bench race lint fmt tidy generate report verify clean
 
 help: ## Print this list.
 	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,10 +43,13 @@ conformance-real-libvirt: ## The same cases on the libvirt provider with a priva
 	./tools/real/setup.sh
 	go test -tags '$(TAGS) real' ./providers/libvirt -run '^TestConformanceOn' -v -count 1 -timeout 60m $(ARGS)
 
+conformance-real-kubevirt: ## The same cases on the KubeVirt provider with a real Kubernetes API server and etcd (built from source on first use), a part of make test-real.
+	KUBE_PROGRAMS=$$(tools/kube/build.sh) && export KUBE_PROGRAMS && go test -tags '$(TAGS) real' ./providers/kubevirt -run '^TestConformanceOn' -v -count 1 -timeout 60m $(ARGS)
+
 histories: ## 10,000 random histories of wishes and faults on the reference provider. ARGS='-first-seed 10000' plays others.
 	GODEBUG=adaptivestackstart=1 go test ./providers/memory -run TestRandomHistories -v -count 1 -timeout 3h -seeds 10000 $(ARGS)
 
-test-real: ## The tests against a real libvirtd and QEMU. Says what it installs, and fails when something is missing.
+test-real: ## The tests against a real libvirtd, QEMU and Kubernetes API server. Says what it installs, and fails when something is missing.
 	./tools/real/setup.sh
 	./tools/real/test.sh $(ARGS)
 

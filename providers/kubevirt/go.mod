@@ -14,8 +14,10 @@ require (
 )
 
 require (
+	github.com/kubernetes-csi/external-snapshotter/client/v4 v4.2.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	k8s.io/api v0.36.3 // indirect
+	k8s.io/apiextensions-apiserver v0.36.3 // indirect
 	k8s.io/apimachinery v0.36.3 // indirect
 	k8s.io/client-go v0.36.3 // indirect
 	kubevirt.io/api v1.8.2 // indirect

@@ -15,8 +15,9 @@
 //	local     "true" when the value makes sense on the provider's own host alone; see CheckPart
 //
 // Fields are booleans, integers, floats, strings, types with UnmarshalText, structs, and lists of these. A pointer is nil when
-// its key is absent. Embedded structs add their fields to the struct around them. Maps are refused: Omni's form cannot show
-// them. A struct with a required field is itself required unless it is a pointer.
+// its key is absent. Embedded structs add their fields to the struct around them. Omni's form cannot show maps, for which lists of
+// structs stand; only a map of strings is taken, for classes that another program's users have, with min and max for the number of
+// its keys, and enum and pattern for its values. A struct with a required field is itself required unless it is a pointer.
 package classdata
 
 import (

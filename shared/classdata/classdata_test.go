@@ -198,7 +198,7 @@ func TestWrongTagsPanicWithTheirReason(t *testing.T) {
 	tests := map[string]func(){
 		"cannot show a map": func() {
 			classdata.Schema[struct {
-				Labels map[string]string `json:"labels" doc:"x"`
+				Labels map[string]int `json:"labels" doc:"x"`
 			}]("")
 		},
 		"doc tag is missing": func() {

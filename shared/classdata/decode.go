@@ -50,6 +50,8 @@ func (d *decoder) value(path string, node *yaml.Node, s *shape, into reflect.Val
 	}
 
 	switch {
+	case s.kind == section && s.item != nil && node.Kind == yaml.MappingNode:
+		d.mapping(path, node, s, into)
 	case s.kind == section && node.Kind == yaml.MappingNode:
 		d.section(path, node, s, into)
 	case s.kind == list && node.Kind == yaml.SequenceNode:
@@ -104,10 +106,35 @@ func (d *decoder) section(path string, node *yaml.Node, s *shape, into reflect.V
 		case d.part:
 		case f.fallback != nil:
 			d.value(fieldPath, f.fallback, f.shape, target)
-		case f.kind == section && target.Kind() != reflect.Pointer:
+		case f.kind == section && f.item == nil && target.Kind() != reflect.Pointer:
 			d.section(fieldPath, &yaml.Node{Line: line}, f.shape, target)
 		case f.required:
 			d.add(fieldPath, line, "required, but not given; want %s", f.want())
+		}
+	}
+}
+
+func (d *decoder) mapping(path string, node *yaml.Node, s *shape, into reflect.Value) {
+	if n := float64(len(node.Content) / 2); s.min != nil && n < *s.min || s.max != nil && n > *s.max {
+		d.add(path, node.Line, "has %d keys; want %s", len(node.Content)/2, s.want())
+
+		return
+	}
+
+	into.Set(reflect.MakeMapWithSize(into.Type(), len(node.Content)/2))
+
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], reflect.New(into.Type().Elem()).Elem()
+		name := reflect.ValueOf(key.Value).Convert(into.Type().Key())
+
+		switch {
+		case key.Kind != yaml.ScalarNode || key.ShortTag() != stringTag:
+			d.add(path, key.Line, "got the key %s, want text; put it in quotes", (&shape{kind: text}).found(key))
+		case into.MapIndex(name).IsValid():
+			d.add(join(path, clip(key.Value)), key.Line, "given twice")
+		default:
+			d.value(join(path, clip(key.Value)), node.Content[i+1], s.item, value)
+			into.SetMapIndex(name, value)
 		}
 	}
 }

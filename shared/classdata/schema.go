@@ -14,7 +14,7 @@ import (
 // The same T always gives the same bytes, and keys come in the order of T's fields.
 //
 // It names no draft and uses only keywords that mean the same in draft 7, which the form reads, and in 2020-12: no
-// references, no combinations, no maps.
+// references, no combinations, and maps only where T has one.
 //
 // It panics when T's tags are wrong.
 func Schema[T any](title string) string {
@@ -42,7 +42,11 @@ func (s *shape) schema() object {
 	case list:
 		o = append(o.bounds(s, "minItems", "maxItems"), member{"items", s.item.schema()})
 	case section:
-		o = s.sectionSchema(o)
+		if s.item != nil {
+			o = append(o.bounds(s, "minProperties", "maxProperties"), member{"additionalProperties", s.item.schema()})
+		} else {
+			o = s.sectionSchema(o)
+		}
 	default:
 		o = o.bounds(s, "minimum", "maximum")
 	}

@@ -26,7 +26,8 @@ const (
 	section kind = "object"
 )
 
-// shape is what one value has to look like. It is all that decoding and the schema know about a Go type.
+// shape is what one value has to look like. It is all that decoding and the schema know about a Go type. A section with an item has
+// any keys, and values of that shape.
 type shape struct {
 	kind     kind
 	secret   bool
@@ -110,7 +111,11 @@ func typeShape(t reflect.Type, outer []reflect.Type) (*shape, error) {
 
 		return &shape{kind: section, fields: fields}, err
 	case reflect.Map:
-		return nil, fmt.Errorf("%s: Omni's form cannot show a map; use a list of structs", t)
+		if t.Key().Kind() != reflect.String || t.Elem().Kind() != reflect.String {
+			return nil, fmt.Errorf("%s: Omni's form cannot show a map; use a list of structs", t)
+		}
+
+		return &shape{kind: section, item: &shape{kind: text}}, nil
 	default:
 		return nil, fmt.Errorf("%s is not a type for class data", t)
 	}
@@ -208,11 +213,11 @@ func (f *field) protect(tag reflect.StructTag) error {
 		*to = given != ""
 	}
 
-	if f.secret && (f.kind == section || f.kind == list && f.item.kind == section) {
+	if f.secret && (f.kind == section && f.item == nil || f.kind == list && f.item.kind == section) {
 		return errors.New("a struct cannot be a secret, which would protect none of its fields; tag those")
 	}
 
-	if f.kind == list {
+	if f.item != nil {
 		f.item.secret = f.secret
 	}
 
@@ -227,7 +232,7 @@ func (s *shape) constrain(tag reflect.StructTag) error {
 			continue
 		}
 
-		if s.kind == boolean || s.kind == section {
+		if s.kind == boolean || s.kind == section && s.item == nil {
 			return fmt.Errorf("a %s cannot have the tag %q", s.kind, key)
 		}
 
@@ -239,9 +244,9 @@ func (s *shape) constrain(tag reflect.StructTag) error {
 		*bound = &n
 	}
 
-	// A list has no values or pattern of its own: these tags are about its items.
+	// A list or map has no values or pattern of its own: these tags are about its items.
 	target := s
-	if s.kind == list {
+	if s.item != nil {
 		target = s.item
 	}
 

@@ -20,6 +20,8 @@ func (s *shape) want() string {
 		return "a number" + s.bounds("")
 	case s.kind == list:
 		return "a list" + s.bounds(" items")
+	case s.kind == section && s.item != nil:
+		return "a mapping" + s.bounds(" keys") + " with values that are " + s.item.want()
 	case s.kind == section:
 		return "a mapping with the fields " + s.names()
 	case s.pattern != nil:

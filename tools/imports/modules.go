@@ -13,7 +13,7 @@ import (
 )
 
 // outside are modules that go.work leaves out.
-var outside = []string{"tools/lint"}
+var outside = []string{"tools/lint", "tools/kube/apiserver", "tools/kube/definitions"}
 
 const outsideReason = "a foreign program's dependencies would raise versions in every module of the workspace"
 

@@ -10,5 +10,9 @@ if [ ${#packages[@]} -eq 0 ]; then
 	exit 1
 fi
 
+# The programs of a Kubernetes control plane, which the tests start for themselves.
+KUBE_PROGRAMS=${KUBE_PROGRAMS:-$(tools/kube/build.sh)}
+export KUBE_PROGRAMS
+
 echo "test-real: ${packages[*]}"
 exec go test -tags 'libvirt_dlopen real' -count=1 -p 1 -timeout 40m "$@" "${packages[@]}"

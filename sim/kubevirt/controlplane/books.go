@@ -1,0 +1,174 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
+)
+
+// Faults are the kinds of faults that Transport has Kubernetes' words for, besides those that the ledger plays by itself.
+var Faults = []ledger.FaultKind{
+	ledger.NotFound, ledger.Conflict, ledger.Throttled, ledger.Unavailable, ledger.Full, ledger.Unauthorized, ledger.Echo,
+}
+
+// Transport puts the calls that one process of a client makes to an API server into a ledger, and lets befall them there what the
+// ledger has in mind: lost replies, outages, the client's death, and faults in Kubernetes' own words. The books are those that the
+// simulated server keeps (package apiserver): a call is named by its verb, as access rules have it, and the resource with its subresource,
+// "create virtualmachines" or "update virtualmachines/restart", an apply is a patch, and a watch is one call, whose answer is that it
+// has begun.
+//
+// What a client sends is looked through for secrets, except what it puts into Secrets.
+type Transport struct {
+	// Next reaches the API server.
+	Next http.RoundTripper
+	// Session is that of the process.
+	Session *ledger.Session
+	// Ledger has the session.
+	Ledger *ledger.Ledger
+}
+
+// most bounds what is read of one answer: lists of all objects of a test are far from it.
+const most = 64 << 20
+
+// paths knows what a path of the API is about.
+var paths = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+
+// call is what a request asks for.
+type call struct {
+	op, object string
+	watch      bool
+	info       *request.RequestInfo
+}
+
+func callOf(req *http.Request) (call, error) {
+	info, err := paths.NewRequestInfo(req)
+	if err != nil {
+		return call{}, err
+	}
+
+	if !info.IsResourceRequest {
+		return call{op: info.Verb + " " + info.Path, info: info}, nil
+	}
+
+	c := call{op: info.Verb + " " + info.Resource, object: strings.Trim(info.Namespace+"/"+info.Name, "/"), watch: info.Verb == "watch", info: info}
+
+	if info.Subresource != "" {
+		c.op += "/" + info.Subresource
+	}
+
+	return c, nil
+}
+
+// RoundTrip makes a call with its record and its faults.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	c, err := callOf(req)
+	if err != nil {
+		return nil, err
+	}
+
+	body, err := t.read(req, c)
+	if err != nil {
+		return nil, err
+	}
+
+	// A slow call may be answered when nobody waits any more.
+	var got atomic.Pointer[http.Response]
+
+	err = t.Session.CallContext(req.Context(), c.op, c.object, func() error {
+		resp, err := t.answer(req, c, body)
+		got.Store(resp)
+
+		return err
+	})
+
+	resp := got.Load()
+
+	if fault, ok := errors.AsType[*ledger.FaultError](err); ok {
+		return inWords(req, c, fault, body), nil
+	}
+
+	if err == nil {
+		return resp, nil
+	}
+
+	if resp != nil {
+		_ = resp.Body.Close() // Nobody reads it.
+	}
+
+	if errors.Is(err, ledger.ErrDisconnected) {
+		return nil, broken
+	}
+
+	return nil, err
+}
+
+// broken is what the network says of a connection that was there.
+var broken = &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
+
+// read takes the request's body, so that it can be sent whenever the call has its effect.
+func (t *Transport) read(req *http.Request, c call) ([]byte, error) {
+	if req.Body == nil {
+		return nil, nil
+	}
+
+	body, err := io.ReadAll(req.Body)
+	if err := errors.Join(err, req.Body.Close()); err != nil {
+		return nil, err
+	}
+
+	if c.info.Resource != "secrets" {
+		t.Ledger.Scan(c.op+" "+c.object, string(body))
+	}
+
+	return body, err
+}
+
+// answer makes the call. Its answer is read to the end, as the reply is not lost once it is here, but for a watch.
+func (t *Transport) answer(req *http.Request, c call, body []byte) (*http.Response, error) {
+	ctx := req.Context()
+	if !c.watch {
+		// A call that was sent has its effect even if its caller has gone meanwhile.
+		ctx = context.WithoutCancel(ctx)
+	}
+
+	sent := req.Clone(ctx)
+	if body != nil {
+		sent.Body = io.NopCloser(bytes.NewReader(body))
+	}
+
+	resp, err := t.Next.RoundTrip(sent)
+	if err != nil || c.watch {
+		return resp, err
+	}
+
+	text, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return nil, err
+	}
+
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+
+	return resp, nil
+}
+
+// CloseIdleConnections passes on what http.Client asks for.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.Next.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// WrappedRoundTripper lets client-go find the network's own transport.
+func (t *Transport) WrappedRoundTripper() http.RoundTripper { return t.Next }
