@@ -162,14 +162,13 @@ func (c *Controller) leave(vmi *kubevirt.VirtualMachineInstance) {
 
 	left := time.Until(vmi.DeletionTimestamp.Add(grace))
 	if grace == 0 || left <= 0 {
-		c.cut(d, kubevirt.Failed)
-
+		end := kubevirt.Failed
 		if grace == 0 {
-			d.phase.Store(kubevirt.Succeeded)
+			end = kubevirt.Succeeded // It was not to be asked.
 		}
 
-		phase, _ := d.ended()
-		enter(vmi, phase)
+		c.cut(d, end)
+		enter(vmi, end)
 
 		return
 	}
