@@ -21,6 +21,10 @@ import (
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
 )
 
+// gates are the feature gates that some classes need, which are closed in KubeVirt by default: its webhooks say so, after the API server's
+// own judgement.
+var gates = map[string]string{"devices": "Host Devices", "passt-core": "PasstBinding"}
+
 // TestRealAPIServerTakesTheObjectsOfTheMatrix lets a real API server judge all that the matrix of classes gives, by the definitions'
 // schemas and rules, without a field that it does not know, by KubeVirt's webhooks, and under the rights of the provider's own manifest.
 func TestRealAPIServerTakesTheObjectsOfTheMatrix(t *testing.T) {
@@ -42,7 +46,9 @@ func TestRealAPIServerTakesTheObjectsOfTheMatrix(t *testing.T) {
 	judged := 0
 
 	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".objects.yaml"), func(t *testing.T) {
+		class := strings.TrimSuffix(filepath.Base(file), ".objects.yaml")
+
+		t.Run(class, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			require.NoError(t, err)
 
@@ -57,9 +63,15 @@ func TestRealAPIServerTakesTheObjectsOfTheMatrix(t *testing.T) {
 				_, err := client.Resource(resource).Namespace(namespace).Create(t.Context(), &u, metav1.CreateOptions{
 					DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict,
 				})
-				require.NoError(t, err, "%s", document)
-
 				judged++
+
+				if gate := gates[class]; gate != "" && u.GetKind() == "VirtualMachine" {
+					require.ErrorContains(t, err, "denied the request: "+gate+" feature gate is not enabled")
+
+					continue
+				}
+
+				require.NoError(t, err, "%s", document)
 			}
 		})
 	}
