@@ -9,13 +9,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/omni-infra/omni-infra-providers/sim/ledger"
@@ -56,6 +54,7 @@ func (s *Server) serve(session *ledger.Session, w http.ResponseWriter, r *http.R
 
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
 
 	if session == nil {
 		s.api.ServeHTTP(w, r.WithContext(ctx))
@@ -81,6 +80,12 @@ func (s *Server) booked(session *ledger.Session, w http.ResponseWriter, r *http.
 	}
 
 	op := opOf(info)
+
+	// A Secret is the place for what nobody else may see.
+	if info.Resource != "secrets" {
+		s.ledger.Scan(op+" "+objectOf(info), string(sent))
+	}
+
 	answer := &recorded{header: http.Header{}}
 	stream := info.Verb == "watch"
 
@@ -108,7 +113,7 @@ func (s *Server) booked(session *ledger.Session, w http.ResponseWriter, r *http.
 
 	switch {
 	case isFault:
-		writeStatus(w, faultStatus(fault, info, sent))
+		answerFault(w, fault, info, sent)
 	case errors.Is(err, ledger.ErrDisconnected):
 		panic(&abort{errReset})
 	case err != nil && !isAnswer:
@@ -134,14 +139,15 @@ func opOf(info *request.RequestInfo) string {
 	}
 }
 
+// objectOf returns what a call is about: "default/vm-1", or the namespace alone where there is no name.
 func objectOf(info *request.RequestInfo) string {
 	switch {
 	case !info.IsResourceRequest:
 		return ""
-	case info.Namespace == "" || info.Resource == "namespaces":
+	case info.Resource == "namespaces":
 		return info.Name
 	default:
-		return info.Namespace + "/" + info.Name
+		return strings.Trim(info.Namespace+"/"+info.Name, "/")
 	}
 }
 
@@ -198,43 +204,6 @@ func (a *recorded) copyTo(w http.ResponseWriter) {
 	a.WriteHeader(http.StatusOK)
 	w.WriteHeader(a.status)
 	_, _ = w.Write(a.body.Bytes()) // Who does not listen any more does not need to know.
-}
-
-// faultStatus puts a fault of the books into the server's words.
-func faultStatus(f *ledger.FaultError, info *request.RequestInfo, sent []byte) *apierrors.StatusError {
-	of := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-
-	switch f.Kind {
-	case ledger.NotFound:
-		return apierrors.NewNotFound(of, info.Name)
-	case ledger.Conflict:
-		return apierrors.NewConflict(of, info.Name, errors.New(
-			"the object has been modified; please apply your changes to the latest version and try again"))
-	case ledger.Throttled:
-		return apierrors.NewTooManyRequests("too many requests, please try again later", int(f.RetryAfter.Seconds()))
-	case ledger.Full:
-		return apierrors.NewForbidden(of, info.Name, fmt.Errorf(
-			"exceeded quota: sim, requested: count/%[1]s=1, used: count/%[1]s=10, limited: count/%[1]s=10", of))
-	case ledger.Unauthorized:
-		return apierrors.NewUnauthorized("Unauthorized")
-	case ledger.Echo:
-		return apierrors.NewInternalError(fmt.Errorf("failed calling webhook %q: cannot process %s", "mutator.sim.example", sent))
-	default:
-		return apierrors.NewServiceUnavailable("the server is currently unable to handle the request")
-	}
-}
-
-func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
-	status := err.Status()
-	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-
-	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
-	}
-
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(int(status.Code))
-	_ = json.NewEncoder(w).Encode(status) // Who does not listen any more does not need to know.
 }
 
 // sleep waits for d, or returns ctx's error.

@@ -24,6 +24,8 @@ func (s *Server) chain() http.Handler {
 	h = impersonation.WithImpersonation(h, s.rules, codecs)
 	h = filters.WithAuthentication(h, authenticator.RequestFunc(s.authenticate), filters.Unauthorized(codecs), nil, nil)
 	h = filters.WithWarningRecorder(h)
+	h = filters.WithAuditInit(h)
+	h = filters.WithRequestReceivedTimestamp(h)
 
 	return filters.WithRequestInfo(h, resolver)
 }

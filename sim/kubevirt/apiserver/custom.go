@@ -1,9 +1,11 @@
 package apiserver
 
 import (
+	encodingjson "encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	apiextensionsinternal "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -21,7 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kube-openapi/pkg/spec3"
@@ -50,6 +54,44 @@ func (c *custom) resource() schema.GroupVersionResource {
 
 func (c *custom) hasStatus() bool {
 	return c.version.Subresources != nil && c.version.Subresources.Status != nil
+}
+
+// digests keeps what was read of definitions, as many servers are made of the same ones.
+var digests = &digested{all: map[string][]*custom{}}
+
+// maxDigests is more than the definitions of a cluster.
+const maxDigests = 200
+
+type digested struct {
+	mu  sync.Mutex
+	all map[string][]*custom
+}
+
+func (d *digested) of(definition *apiextensions.CustomResourceDefinition) ([]*custom, error) {
+	text, err := encodingjson.Marshal(definition.Spec)
+	if err != nil {
+		return nil, err
+	}
+
+	key := definition.Name + "\n" + string(text)
+
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	if all, ok := d.all[key]; ok {
+		return all, nil
+	}
+
+	if len(d.all) == maxDigests {
+		clear(d.all)
+	}
+
+	all, err := digest(definition)
+	if err == nil {
+		d.all[key] = all
+	}
+
+	return all, err
 }
 
 // digest reads the served versions of a definition.
@@ -145,7 +187,7 @@ func (c *custom) models() (map[string]*spec.Schema, error) {
 }
 
 // newCustom makes the resource of a defined kind.
-func newCustom(db *mvcc.DB, c *custom) (*resource, error) {
+func newCustom(db *mvcc.DB, may authorizer.Authorizer, c *custom) (*resource, error) {
 	definition, of := c.definition.Spec, c.resource().GroupResource()
 	singular := schema.GroupResource{Group: of.Group, Resource: definition.Names.Singular}
 
@@ -161,7 +203,7 @@ func newCustom(db *mvcc.DB, c *custom) (*resource, error) {
 	stores, err := customresource.NewStorage(
 		of, singular, c.kind(), c.kind().GroupVersion().WithKind(definition.Names.ListKind),
 		customresource.NewStrategy(typer, namespaced, c.kind(), c.validator, c.status, c.structural, status, nil, c.version.SelectableFields),
-		inMemory{db: db, codec: customCodec{kind: c.kind()}}, definition.Names.Categories, table, nil,
+		inMemory{db: db, prefix: "/registry/" + of.Group + "/" + of.Resource, codec: customCodec{kind: c.kind()}}, definition.Names.Categories, table, nil,
 	)
 	if err != nil {
 		return nil, fmt.Errorf("make resource %q: %w", of, err)
@@ -172,30 +214,36 @@ func newCustom(db *mvcc.DB, c *custom) (*resource, error) {
 		Verbs: allVerbs, ShortNames: definition.Names.ShortNames, Categories: definition.Names.Categories,
 	}}
 
-	if r.scope, err = c.scope("", table, stores.CustomResource); err != nil || stores.Status == nil {
+	if r.scope, err = c.scope(may, "", table, stores.CustomResource); err != nil || stores.Status == nil {
 		return r, err
 	}
 
-	r.status = stores.Status
-	r.statusScope, err = c.scope("status", table, stores.Status)
+	scope, err := c.scope(may, "status", table, stores.Status)
+	if err != nil {
+		return nil, err
+	}
 
-	return r, err
+	r.subresources = map[string]subresource{"status": {of: stores.Status, scope: scope}}
+
+	return r, nil
 }
 
-func (c *custom) scope(subresource string, table rest.TableConvertor, reset rest.ResetFieldsStrategy) (*handlers.RequestScope, error) {
+func (c *custom) scope(
+	may authorizer.Authorizer, subresource string, table rest.TableConvertor, reset rest.ResetFieldsStrategy,
+) (*handlers.RequestScope, error) {
 	kind := c.kind()
 	equivalent := runtime.NewEquivalentResourceRegistry()
 	equivalent.RegisterKindFor(c.resource(), subresource, kind)
 
-	convertor := customConvertor{custom: c}
+	convertor, serializer := customConvertor{custom: c}, newCustomSerializer(c)
 
 	scope := &handlers.RequestScope{
 		Namer: handlers.ContextBasedNaming{
 			Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: c.definition.Spec.Scope == apiextensions.ClusterScoped,
 		},
-		Serializer: newCustomSerializer(c), ParameterCodec: runtime.NewParameterCodec(scheme),
+		Serializer: serializer, StandardSerializers: serializer.withoutProtobuf(), ParameterCodec: runtime.NewParameterCodec(scheme),
 		Creater: customCreater{}, Convertor: convertor, Defaulter: c, Typer: customTyper{crdserverscheme.NewUnstructuredObjectTyper()},
-		UnsafeConvertor: convertor, EquivalentResourceMapper: equivalent, TableConvertor: table,
+		UnsafeConvertor: convertor, EquivalentResourceMapper: equivalent, TableConvertor: table, Authorizer: may,
 		Resource: c.resource(), Kind: kind, Subresource: subresource,
 		HubGroupVersion: kind.GroupVersion(), MetaGroupVersion: metav1.SchemeGroupVersion, MaxRequestBodyBytes: maxBody,
 	}
@@ -338,7 +386,17 @@ func newCustomSerializer(c *custom) customSerializer {
 			MediaType: runtime.ContentTypeYAML, MediaTypeType: "application", MediaTypeSubType: "yaml", EncodesAsText: true,
 			Serializer: with(json.SerializerOptions{Yaml: true}), StrictSerializer: with(json.SerializerOptions{Yaml: true, Strict: true}),
 		},
+		{
+			MediaType: runtime.ContentTypeProtobuf, MediaTypeType: "application", MediaTypeSubType: "vnd.kubernetes.protobuf",
+			Serializer:       protobuf.NewSerializer(customCreater{}, typer),
+			StreamSerializer: &runtime.StreamSerializerInfo{Serializer: protobuf.NewRawSerializer(customCreater{}, typer), Framer: protobuf.LengthDelimitedFramer},
+		},
 	}}
+}
+
+// withoutProtobuf returns what objects of defined kinds are written in. Only their metadata is known to protobuf.
+func (s customSerializer) withoutProtobuf() []runtime.SerializerInfo {
+	return slices.DeleteFunc(slices.Clone(s.media), func(i runtime.SerializerInfo) bool { return i.MediaType == runtime.ContentTypeProtobuf })
 }
 
 // SupportedMediaTypes implements runtime.NegotiatedSerializer.

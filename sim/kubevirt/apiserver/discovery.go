@@ -111,9 +111,9 @@ func (s *Server) resourceList(of schema.GroupVersion) metav1.APIResourceList {
 
 		list.APIResources = append(list.APIResources, r.info)
 
-		if r.status != nil {
+		for name := range r.subresources {
 			list.APIResources = append(list.APIResources, metav1.APIResource{
-				Name: r.info.Name + "/status", Namespaced: r.info.Namespaced, Kind: r.info.Kind, Verbs: statusVerbs,
+				Name: r.info.Name + "/" + name, Namespaced: r.info.Namespaced, Kind: r.info.Kind, Verbs: subresourceVerbs,
 			})
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/generic/registry"
@@ -25,7 +26,7 @@ import (
 var builtinTypes = sync.OnceValue(func() managedfields.TypeConverter { return applyconfigurations.NewTypeConverter(scheme) })
 
 // newBuiltin makes the resource of a built-in kind.
-func newBuiltin(db *mvcc.DB, b builtin) (*resource, error) {
+func newBuiltin(db *mvcc.DB, may authorizer.Authorizer, b builtin) (*resource, error) {
 	s := strategy{ObjectTyper: scheme, NameGenerator: names.SimpleNameGenerator, builtin: b}
 	of := b.resource().GroupResource()
 
@@ -39,55 +40,75 @@ func newBuiltin(db *mvcc.DB, b builtin) (*resource, error) {
 		TableConvertor: rest.NewDefaultTableConvertor(of),
 	}
 
-	options := inMemory{db: db, codec: codecs.LegacyCodec(b.version)}
+	options := inMemory{db: db, prefix: "/registry/" + b.plural, codec: codecs.LegacyCodec(b.version)}
 	if err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: options, AttrFunc: s.attributes}); err != nil {
 		return nil, fmt.Errorf("make resource %q: %w", b.plural, err)
 	}
 
-	r := &resource{main: store, patches: builtinPatches, info: metav1.APIResource{
+	r := &resource{main: store, patches: builtinPatches, subresources: map[string]subresource{}, info: metav1.APIResource{
 		Name: b.plural, SingularName: b.singular, Namespaced: !b.cluster, Kind: b.kind, Verbs: allVerbs, ShortNames: b.short,
 	}}
 
 	var err error
-	if r.scope, err = builtinScope(b, "", s); err != nil || !b.status {
-		return r, err
+	if r.scope, err = builtinScope(may, b, "", s); err != nil {
+		return nil, err
 	}
 
-	s.onStatus = true
+	var subresources []string
 
-	statusStore := *store
-	statusStore.UpdateStrategy, statusStore.ResetFieldsStrategy = s, s
-	r.status = statusOf{store: &statusStore}
-	r.statusScope, err = builtinScope(b, "status", s)
+	if b.status {
+		subresources = append(subresources, "status")
+	}
 
-	return r, err
+	if b.kind == "Namespace" {
+		store.ShouldDeleteDuringUpdate = emptied
+		r.main = namespaces{Getter: store, Lister: store, Watcher: store, CreaterUpdater: store, store: store}
+		r.info.Verbs = slices.DeleteFunc(slices.Clone(allVerbs), func(v string) bool { return v == "deletecollection" })
+		subresources = append(subresources, "finalize")
+	}
+
+	for _, name := range subresources {
+		s.subresource = name
+
+		part := *store
+		part.UpdateStrategy, part.ResetFieldsStrategy = s, s
+
+		scope, err := builtinScope(may, b, name, s)
+		if err != nil {
+			return nil, err
+		}
+
+		r.subresources[name] = subresource{of: subresourceOf{store: &part}, scope: scope}
+	}
+
+	return r, nil
 }
 
-func builtinScope(b builtin, subresource string, reset rest.ResetFieldsStrategy) (*handlers.RequestScope, error) {
+func builtinScope(may authorizer.Authorizer, b builtin, subresource string, reset rest.ResetFieldsStrategy) (*handlers.RequestScope, error) {
 	kind := b.version.WithKind(b.kind)
 	equivalent := runtime.NewEquivalentResourceRegistry()
 	equivalent.RegisterKindFor(b.resource(), subresource, kind)
 
-	scope := &handlers.RequestScope{
-		Namer:      handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: b.cluster},
-		Serializer: codecs, ParameterCodec: runtime.NewParameterCodec(scheme),
-		Creater: scheme, Convertor: scheme, Defaulter: scheme, Typer: scheme, UnsafeConvertor: runtime.UnsafeObjectConvertor(scheme),
-		EquivalentResourceMapper: equivalent, TableConvertor: rest.NewDefaultTableConvertor(b.resource().GroupResource()),
-		Resource: b.resource(), Kind: kind, Subresource: subresource,
-		HubGroupVersion: b.version, MetaGroupVersion: metav1.SchemeGroupVersion, MaxRequestBodyBytes: maxBody,
+	var filter map[fieldpath.APIVersion]fieldpath.Filter
+	if reset != nil {
+		filter = fieldpath.NewExcludeFilterSetMap(reset.GetResetFields())
 	}
 
-	manager, err := managedfields.NewDefaultFieldManager(
-		builtinTypes(), scope.UnsafeConvertor, scheme, scheme, kind, b.version, subresource,
-		fieldpath.NewExcludeFilterSetMap(reset.GetResetFields()),
-	)
+	unsafe := runtime.UnsafeObjectConvertor(scheme)
+
+	manager, err := managedfields.NewDefaultFieldManager(builtinTypes(), unsafe, scheme, scheme, kind, b.version, subresource, filter)
 	if err != nil {
 		return nil, fmt.Errorf("make field manager of %q: %w", b.plural, err)
 	}
 
-	scope.FieldManager = manager
-
-	return scope, nil
+	return &handlers.RequestScope{
+		Namer:      handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: b.cluster},
+		Serializer: codecs, ParameterCodec: runtime.NewParameterCodec(scheme),
+		Creater: scheme, Convertor: scheme, Defaulter: scheme, Typer: scheme, UnsafeConvertor: unsafe,
+		EquivalentResourceMapper: equivalent, TableConvertor: rest.NewDefaultTableConvertor(b.resource().GroupResource()),
+		FieldManager: manager, Authorizer: may, Resource: b.resource(), Kind: kind, Subresource: subresource,
+		HubGroupVersion: b.version, MetaGroupVersion: metav1.SchemeGroupVersion, MaxRequestBodyBytes: maxBody,
+	}, nil
 }
 
 // sortedKeys returns a map's keys in order.

@@ -34,17 +34,24 @@ const minWatch = 30 * time.Minute
 // resource is one kind in one version.
 type resource struct {
 	info metav1.APIResource
-	// main and status are what offers the verbs, by the interfaces of package rest; status is nil if there is no such subresource.
-	main, status any
-	// scope and statusScope say how requests and answers are read and written.
-	scope, statusScope *handlers.RequestScope
-	patches            []string
+	// main offers the verbs, by the interfaces of package rest.
+	main any
+	// scope says how requests and answers are read and written.
+	scope        *handlers.RequestScope
+	subresources map[string]subresource
+	patches      []string
 }
 
-// verbs are what a resource offers; subresources of the status kind offer fewer.
+// subresource is a part of a kind's objects that is read and written by itself.
+type subresource struct {
+	of    any
+	scope *handlers.RequestScope
+}
+
+// What a resource offers, and a subresource.
 var (
-	allVerbs    = metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-	statusVerbs = metav1.Verbs{"get", "patch", "update"}
+	allVerbs         = metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+	subresourceVerbs = metav1.Verbs{"get", "patch", "update"}
 )
 
 // The patches of built-in kinds and of custom resources, which have no strategic merge.
@@ -59,16 +66,13 @@ var (
 func (r *resource) handler(info *request.RequestInfo, admit admission.Interface) (http.Handler, error) {
 	main, scope := r.main, r.scope
 
-	switch info.Subresource {
-	case "":
-	case "status":
-		if r.status == nil {
+	if info.Subresource != "" {
+		part, ok := r.subresources[info.Subresource]
+		if !ok {
 			return nil, nil //nolint:nilnil // see above
 		}
 
-		main, scope = r.status, r.statusScope
-	default:
-		return nil, nil //nolint:nilnil // see above
+		main, scope = part.of, part.scope
 	}
 
 	if h := handlerOf(info.Verb, main, scope, admit, r.patches); h != nil {
@@ -116,23 +120,19 @@ func handlerOf(verb string, s any, scope *handlers.RequestScope, admit admission
 	return nil
 }
 
-// inMemory makes the registry of the real server keep its objects in the database.
+// inMemory makes the registry of the real server keep its objects in the database, below a prefix, which texts of conflicts have in them.
 type inMemory struct {
-	db    *mvcc.DB
-	codec runtime.Codec
+	db     *mvcc.DB
+	prefix string
+	codec  runtime.Codec
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
 func (m inMemory) GetRESTOptions(of schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
-	prefix := "/" + of.Group + "/" + of.Resource
-	if of.Group == "" {
-		prefix = "/core/" + of.Resource
-	}
-
 	config := &storagebackend.ConfigForResource{Config: storagebackend.Config{Codec: m.codec}, GroupResource: of}
 
 	return generic.RESTOptions{
-		StorageConfig: config, ResourcePrefix: prefix, EnableGarbageCollection: true, DeleteCollectionWorkers: 1,
+		StorageConfig: config, ResourcePrefix: m.prefix, EnableGarbageCollection: true, DeleteCollectionWorkers: 1,
 		Decorator: func(
 			_ *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error), newObject, _ func() runtime.Object,
 			_ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
@@ -142,8 +142,8 @@ func (m inMemory) GetRESTOptions(of schema.GroupResource, _ runtime.Object) (gen
 	}, nil
 }
 
-// statusOf is the status subresource of a kind whose objects another storage keeps.
-type statusOf struct {
+// subresourceOf is a subresource of a kind, through the store of its objects with a strategy of its own.
+type subresourceOf struct {
 	store interface {
 		rest.Getter
 		rest.Updater
@@ -160,18 +160,18 @@ func predicate(attrs storage.AttrFunc) func(labels.Selector, fields.Selector) st
 }
 
 // New implements rest.Storage.
-func (s statusOf) New() runtime.Object { return s.store.New() }
+func (s subresourceOf) New() runtime.Object { return s.store.New() }
 
 // Destroy implements rest.Storage.
-func (s statusOf) Destroy() {}
+func (s subresourceOf) Destroy() {}
 
 // Get implements rest.Patcher.
-func (s statusOf) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+func (s subresourceOf) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
 	return s.store.Get(ctx, name, options)
 }
 
-// Update implements rest.Updater. A status is never created.
-func (s statusOf) Update(
+// Update implements rest.Updater. A part is never created by itself.
+func (s subresourceOf) Update(
 	ctx context.Context, name string, object rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
 	_ bool, options *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {

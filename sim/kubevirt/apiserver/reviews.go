@@ -3,17 +3,15 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	authorization "k8s.io/api/authorization/v1"
 	rbac "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
@@ -52,35 +50,25 @@ func (r review) Create(
 }
 
 // addReviews adds the two kinds with which a client asks for its own rights.
-func (s *Server) addReviews() {
-	version := authorization.SchemeGroupVersion
-
+func (s *Server) addReviews() error {
 	for kind, r := range map[string]review{
 		"SelfSubjectAccessReview": {newObject: object[authorization.SelfSubjectAccessReview], answer: s.reviewAccess},
 		"SelfSubjectRulesReview":  {newObject: object[authorization.SelfSubjectRulesReview], answer: s.reviewRules},
 	} {
-		plural, singular := meta.UnsafeGuessKindToResource(version.WithKind(kind))
+		b := builtin{version: authorization.SchemeGroupVersion, kind: kind, singular: strings.ToLower(kind), plural: strings.ToLower(kind) + "s", cluster: true}
 
-		s.resources[plural] = &resource{
-			main:  r,
-			scope: reviewScope(plural, kind),
-			info:  metav1.APIResource{Name: plural.Resource, SingularName: singular.Resource, Kind: kind, Verbs: metav1.Verbs{"create"}},
+		scope, err := builtinScope(s.rules, b, "", nil)
+		if err != nil {
+			return err
+		}
+
+		s.resources[b.resource()] = &resource{
+			main: r, scope: scope,
+			info: metav1.APIResource{Name: b.plural, SingularName: b.singular, Kind: kind, Verbs: metav1.Verbs{"create"}},
 		}
 	}
-}
 
-func reviewScope(of schema.GroupVersionResource, kind string) *handlers.RequestScope {
-	equivalent := runtime.NewEquivalentResourceRegistry()
-	equivalent.RegisterKindFor(of, "", of.GroupVersion().WithKind(kind))
-
-	return &handlers.RequestScope{
-		Namer:      handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: true},
-		Serializer: codecs, ParameterCodec: runtime.NewParameterCodec(scheme),
-		Creater: scheme, Convertor: scheme, Defaulter: scheme, Typer: scheme, UnsafeConvertor: runtime.UnsafeObjectConvertor(scheme),
-		EquivalentResourceMapper: equivalent, TableConvertor: rest.NewDefaultTableConvertor(of.GroupResource()),
-		Resource: of, Kind: of.GroupVersion().WithKind(kind), HubGroupVersion: of.GroupVersion(), MetaGroupVersion: metav1.SchemeGroupVersion,
-		MaxRequestBodyBytes: maxBody,
-	}
+	return nil
 }
 
 func (s *Server) reviewAccess(ctx context.Context, who user.Info, asked runtime.Object) error {

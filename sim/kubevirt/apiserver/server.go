@@ -1,6 +1,8 @@
 package apiserver
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
@@ -28,8 +31,9 @@ type Options struct {
 	History int
 	// Latency is how long a call takes before it has its effect, by the op of the ledger ("create virtualmachines"); nil is no time.
 	Latency func(op string) time.Duration
-	// Object says what an object is in the books, and whether it is there at all; nil leaves objects out of the books.
-	Object func(kind schema.GroupVersionKind, namespace, name, uid string) (ledger.Object, bool)
+	// Object says what an object is in the books, and whether it is there at all; nil leaves objects out of the books. It must not call
+	// the server.
+	Object func(object *unstructured.Unstructured) (ledger.Object, bool)
 }
 
 // Server is a Kubernetes API server. Its methods may be called from several goroutines.
@@ -43,8 +47,8 @@ type Server struct {
 	hooks *hooks
 	api   http.Handler
 
-	// closing ends everything; running counts what has to end.
-	closing chan struct{}
+	ctx     context.Context // It is the life of the server, not of a call.
+	cancel  context.CancelFunc
 	running sync.WaitGroup
 
 	mu        sync.RWMutex
@@ -64,38 +68,17 @@ func New(opts Options) (*Server, error) {
 		opts.History = defaultHistory
 	}
 
+	ctx, cancel := context.WithCancel(context.Background())
+
 	s := &Server{
-		opts: opts, ledger: opts.Ledger, db: mvcc.New(opts.History), closing: make(chan struct{}),
+		opts: opts, ledger: opts.Ledger, db: mvcc.New(opts.History, inBooks(opts)), ctx: ctx, cancel: cancel,
 		resources: map[schema.GroupVersionResource]*resource{}, groups: map[schema.GroupVersion]*extraGroup{},
 	}
 	s.users, s.rules, s.hooks = newUsers(), &rules{server: s}, &hooks{server: s}
 	s.api = s.chain()
 
-	for _, b := range builtins {
-		r, err := newBuiltin(s.db, b)
-		if err != nil {
-			return nil, err
-		}
-
-		s.resources[b.resource()] = r
-	}
-
-	s.addReviews()
-
-	for _, d := range opts.Definitions {
-		versions, err := digest(d)
-		if err != nil {
-			return nil, err
-		}
-
-		for _, c := range versions {
-			r, err := newCustom(s.db, c)
-			if err != nil {
-				return nil, err
-			}
-
-			s.resources[c.resource()] = r
-		}
+	if err := s.addKinds(); err != nil {
+		return nil, err
 	}
 
 	for _, name := range []string{"default", "kube-system"} {
@@ -107,18 +90,49 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
+func (s *Server) addKinds() error {
+	for _, b := range builtins {
+		r, err := newBuiltin(s.db, s.rules, b)
+		if err != nil {
+			return err
+		}
+
+		s.resources[b.resource()] = r
+	}
+
+	if err := s.addReviews(); err != nil {
+		return err
+	}
+
+	for _, d := range s.opts.Definitions {
+		versions, err := digests.of(d)
+		if err != nil {
+			return err
+		}
+
+		for _, c := range versions {
+			r, err := newCustom(s.db, s.rules, c)
+			if err != nil {
+				return err
+			}
+
+			s.resources[c.resource()] = r
+		}
+	}
+
+	return nil
+}
+
 // Ledger returns the server's books.
 func (s *Server) Ledger() *ledger.Ledger { return s.ledger }
 
 // Close ends all requests and watches, waits until nothing of the server runs any more, and refuses further requests.
 func (s *Server) Close() {
 	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.closing)
-	}
+	s.closed = true
 	s.mu.Unlock()
 
+	s.cancel()
 	s.db.Close()
 	s.running.Wait()
 }
@@ -201,4 +215,33 @@ func (s *Server) versions(group string) []string {
 	}
 
 	return slices.SortedFunc(slices.Values(sortedKeys(found)), preferVersion)
+}
+
+// inBooks returns what tells the books of objects that come and go, nil if they are not to know.
+func inBooks(opts Options) func(before, after []byte) {
+	if opts.Object == nil {
+		return nil
+	}
+
+	object := func(data []byte) (o ledger.Object, ok bool) {
+		var u unstructured.Unstructured
+		if data == nil || json.Unmarshal(data, &u.Object) != nil {
+			return ledger.Object{}, false
+		}
+
+		return opts.Object(&u)
+	}
+
+	return func(before, after []byte) {
+		was, had := object(before)
+		is, has := object(after)
+
+		if had && (!has || is != was) {
+			opts.Ledger.Gone(was.Kind, was.ID)
+		}
+
+		if has && (!had || is != was) {
+			opts.Ledger.Made(is)
+		}
+	}
 }

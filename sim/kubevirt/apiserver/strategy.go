@@ -27,8 +27,8 @@ type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
 	builtin
-	// onStatus says that it stands before the status subresource.
-	onStatus bool
+	// subresource is what it stands before: status, finalize, or the object itself if it is empty.
+	subresource string
 }
 
 var (
@@ -65,7 +65,7 @@ func (s strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	switch {
 	case !s.status:
 		return nil
-	case s.onStatus:
+	case s.subresource == "status":
 		path = "spec"
 	}
 
@@ -129,7 +129,7 @@ func moveStringData(s *core.Secret) {
 // PrepareForUpdate implements rest.RESTUpdateStrategy.
 func (s strategy) PrepareForUpdate(_ context.Context, object, old runtime.Object) {
 	kept := "Status"
-	if s.onStatus {
+	if s.subresource == "status" {
 		kept = "Spec"
 	}
 
@@ -139,7 +139,9 @@ func (s strategy) PrepareForUpdate(_ context.Context, object, old runtime.Object
 
 	switch o := object.(type) {
 	case *core.Namespace:
-		o.Spec.Finalizers = old.(*core.Namespace).Spec.Finalizers
+		if s.subresource != "finalize" {
+			o.Spec.Finalizers = old.(*core.Namespace).Spec.Finalizers
+		}
 	case *core.Secret:
 		moveStringData(o)
 	}
@@ -233,7 +235,7 @@ func (s strategy) ValidateUpdate(ctx context.Context, object, old runtime.Object
 	}
 
 	errs := validation.ValidateObjectMetaAccessorUpdate(accessor, before, field.NewPath("metadata"))
-	if s.onStatus {
+	if s.subresource != "" {
 		return errs
 	}
 

@@ -4,22 +4,28 @@ package controlplane_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	admission "k8s.io/api/admission/v1"
+	registration "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/controlplane"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/definitions"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
 )
 
 // TestControlPlaneServesDefinitionsAccountsAndSubresources holds what every other test on it builds on: schemas are enforced, rights
@@ -45,18 +51,13 @@ func TestControlPlaneServesDefinitionsAccountsAndSubresources(t *testing.T) {
 	caller := make(chan string, 1)
 
 	require.NoError(t, plane.Aggregate(ctx, schema.GroupVersion{Group: "subresources.kubevirt.io", Version: "v1"},
+		[]metav1.APIResource{{Name: "virtualmachines/start", Namespaced: true, Verbs: metav1.Verbs{"update"}}},
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodPut {
-				caller <- r.Header.Get("X-Remote-User") + " " + r.URL.Path
+			who, _ := request.UserFrom(r.Context())
+			what, _ := request.RequestInfoFrom(r.Context())
+			caller <- fmt.Sprintf("%s: %s %s/%s of %s/%s", who.GetName(), what.Verb, what.Resource, what.Subresource, what.Namespace, what.Name)
 
-				w.WriteHeader(http.StatusAccepted)
-
-				return
-			}
-
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write([]byte(`{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"subresources.kubevirt.io/v1","resources":` +
-				`[{"name":"virtualmachines/start","singularName":"","namespaced":true,"kind":"","verbs":["update"]}]}`))
+			w.WriteHeader(http.StatusAccepted)
 		})))
 	t.Log("subresources served after", time.Since(begin))
 
@@ -79,10 +80,10 @@ func TestControlPlaneServesDefinitionsAccountsAndSubresources(t *testing.T) {
 	resource := schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachines"}
 	machines := client.Resource(resource).Namespace("machines")
 
-	create := func(spec map[string]any) error {
+	create := func(spec map[string]any, dryRun ...string) error {
 		_, err := machines.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": map[string]any{"name": "m"}, "spec": spec,
-		}}, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+		}}, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict, DryRun: dryRun})
 
 		return err
 	}
@@ -92,7 +93,40 @@ func TestControlPlaneServesDefinitionsAccountsAndSubresources(t *testing.T) {
 	// The rights of a role that has just been bound are not at once everywhere.
 	require.Eventually(t, func() bool { return apierrors.IsInvalid(create(map[string]any{"runStrategy": "Always"})) }, 10*time.Second, 50*time.Millisecond)
 	require.True(t, apierrors.IsBadRequest(create(map[string]any{"runStrategy": "Always", "template": template, "no": "such field"})))
+
+	machine := schema.GroupResource{Group: "kubevirt.io", Resource: "virtualmachines"}
+	mux := http.NewServeMux()
+	mux.Handle("/mutate", kube.Webhook(func(_ context.Context, r *admission.AdmissionRequest) *admission.AdmissionResponse {
+		return kube.Patch(map[string]any{"/metadata/annotations": map[string]string{"by": r.UserInfo.Username}})
+	}))
+	mux.Handle("/validate", kube.Webhook(func(_ context.Context, r *admission.AdmissionRequest) *admission.AdmissionResponse {
+		if !strings.Contains(string(r.Object.Raw), `"runStrategy":"Always"`) {
+			return &admission.AdmissionResponse{Result: &metav1.Status{Code: http.StatusUnprocessableEntity, Message: "no such strategy"}}
+		}
+
+		return kube.Allow()
+	}))
+
+	operations := []registration.OperationType{registration.Create}
+
+	require.NoError(t, plane.AddWebhooks(ctx, "virt-api", mux,
+		controlplane.Webhook{Name: "mutator.virtualmachine.kubevirt.io", Path: "/mutate", Mutating: true, Resource: machine, Operations: operations},
+		controlplane.Webhook{Name: "validator.virtualmachine.kubevirt.io", Path: "/validate", Resource: machine, Operations: operations}))
+
+	// Webhooks too are not at once everywhere.
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		err := create(map[string]any{"runStrategy": "Sometimes", "template": template}, metav1.DryRunAll)
+		assert.ErrorContains(t, err, `admission webhook "validator.virtualmachine.kubevirt.io" denied the request: no such strategy`)
+	}, 10*time.Second, 50*time.Millisecond)
+
 	require.NoError(t, create(map[string]any{"runStrategy": "Always", "template": template}))
+
+	admin, err := dynamic.NewForConfig(plane.Admin())
+	require.NoError(t, err)
+
+	made, err := admin.Resource(resource).Namespace("machines").Get(ctx, "m", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"by": "system:serviceaccount:machines:provider"}, made.GetAnnotations())
 
 	_, err = machines.Get(ctx, "m", metav1.GetOptions{})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
@@ -113,7 +147,7 @@ func TestControlPlaneServesDefinitionsAccountsAndSubresources(t *testing.T) {
 	}
 
 	require.Equal(t, http.StatusAccepted, status("start"))
-	require.Equal(t, "system:serviceaccount:machines:provider /apis/subresources.kubevirt.io/v1/namespaces/machines/virtualmachines/m/start", <-caller)
+	require.Equal(t, "system:serviceaccount:machines:provider: update virtualmachines/start of machines/m", <-caller)
 	require.Equal(t, http.StatusForbidden, status("stop"))
 }
 

@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 )
@@ -99,11 +101,11 @@ func (c *ControlPlane) Define(ctx context.Context, definitions []*apiextensions.
 	return c.await(ctx, resource, len(definitions), "Established")
 }
 
-// Aggregate makes the API server pass the calls of a group of resources on to a handler, as it passes those of KubeVirt's
-// subresources to virt-api, after it has found out who calls and whether they may. The handler also says what resources there are:
-// it serves GET /apis/GROUP/VERSION. Of several versions of the group each is a call of its own.
-func (c *ControlPlane) Aggregate(ctx context.Context, group schema.GroupVersion, handler http.Handler) error {
-	address, err := c.Serve(ctx, handler)
+// Aggregate makes the API server pass the calls of a version of an API group on to a handler, as it passes those of KubeVirt's
+// subresources to virt-api, after it has found out who calls and whether they may. The resources are those of its discovery.
+// k8s.io/apiserver/pkg/endpoints/request tells the handler of the user and of what the path means.
+func (c *ControlPlane) Aggregate(ctx context.Context, group schema.GroupVersion, resources []metav1.APIResource, handler http.Handler) error {
+	address, err := c.Serve(ctx, aggregated(group, resources, handler))
 	if err != nil {
 		return err
 	}
@@ -145,6 +147,32 @@ func (c *ControlPlane) Aggregate(ctx context.Context, group schema.GroupVersion,
 	resource := schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
 	return c.await(ctx, resource, 0, "Available")
+}
+
+// aggregated is a handler as the API server's aggregator calls it.
+func aggregated(group schema.GroupVersion, resources []metav1.APIResource, handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, err := paths.NewRequestInfo(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+
+			return
+		}
+
+		if !info.IsResourceRequest {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(metav1.APIResourceList{ // Who has gone needs no answer.
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: group.String(), APIResources: resources,
+			})
+
+			return
+		}
+
+		ctx := request.WithRequestInfo(r.Context(), info)
+		ctx = request.WithUser(ctx, &user.DefaultInfo{Name: r.Header.Get("X-Remote-User"), Groups: r.Header.Values("X-Remote-Group")})
+
+		handler.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 // await waits until at least so many objects are there and all of them have a condition.

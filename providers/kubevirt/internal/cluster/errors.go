@@ -132,6 +132,8 @@ func (e *callError) answered(s metav1.Status) error {
 		return driver.Terminal(e)
 	case s.Code == http.StatusNotFound:
 		return e.notFound(s)
+	case replaced(s):
+		// It is looked at again.
 	case s.Code == http.StatusUnauthorized:
 		e.advice = "the API server does not accept the provider's credentials: check the kubeconfig or the token"
 	case s.Code == http.StatusForbidden:
@@ -162,8 +164,8 @@ func (e *callError) notFound(s metav1.Status) error {
 
 // unserved reports whether it is not the object that the API server does not have but its kind.
 func unserved(s metav1.Status) bool {
-	return s.Details == nil || s.Details.Name == "" && !slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool {
-		return c.Type != metav1.CauseTypeUnexpectedServerResponse
+	return s.Details == nil || s.Details.Name == "" || slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool {
+		return c.Type == metav1.CauseTypeUnexpectedServerResponse
 	})
 }
 
@@ -220,4 +222,30 @@ func discreet(op Op, text string) string {
 	}
 
 	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// Exists reports whether err says that there is an object of that name.
+func Exists(err error) bool { return apierrors.IsAlreadyExists(err) }
+
+// Conflicts reports whether err says that an object is not what it was thought to be, or is in no state for what was asked.
+func Conflicts(err error) bool {
+	var status apierrors.APIStatus
+
+	return apierrors.IsConflict(err) || errors.As(err, &status) && replaced(status.Status())
+}
+
+// replaced reports whether an apply was refused because the object has another UID than the one that was meant.
+func replaced(s metav1.Status) bool {
+	return s.Reason == metav1.StatusReasonInvalid && s.Details != nil &&
+		slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
+
+// Forbidden reports whether err says that the provider's account lacks a right.
+func Forbidden(err error) bool { return apierrors.IsForbidden(err) }
+
+// Unserved reports whether err says that the cluster does not know the kind of object.
+func Unserved(err error) bool {
+	var status apierrors.APIStatus
+
+	return errors.As(err, &status) && status.Status().Code == http.StatusNotFound && unserved(status.Status())
 }

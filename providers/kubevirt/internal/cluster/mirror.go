@@ -15,10 +15,14 @@ import (
 )
 
 const (
-	// watchTime is how long a watch is open before it is opened again from where it ended, and up to half as long again.
-	watchTime = 5 * time.Minute
-	// shortWatch is how long a watch has to be open to be opened again at once.
-	shortWatch = time.Second
+	// LongWatch is how long a watch is open before it is opened again from where it ended, and up to a third longer.
+	LongWatch = 6 * time.Minute
+	// ShortWatch is that of a watch which also shows, by being opened so often, that the cluster can be reached and knows us.
+	ShortWatch = 15 * time.Second
+	// endedAtOnce is how long a watch has to be open to be opened again without a pause.
+	endedAtOnce = time.Second
+	// slowAnswer is how long the opening of a watch takes at most before the mirror is not live any more.
+	slowAnswer = 5 * time.Second
 )
 
 // Source is how a Mirror learns what there is. List and Watch are those of a clientset.
@@ -33,6 +37,8 @@ type Source[T metav1.Object] struct {
 	Watch func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 	// Keep reduces an object to what is used of it; nil keeps all.
 	Keep func(T)
+	// Renew is how long a watch is open: LongWatch or ShortWatch.
+	Renew time.Duration
 }
 
 // Mirror is a copy of some objects of one kind and namespace that a watch keeps up to date. Its methods may be called from several
@@ -99,12 +105,12 @@ func (m *Mirror[T]) Run(ctx context.Context, changed func(object T, gone bool)) 
 		}
 
 		// Right after a definition was installed the server ends watches as soon as they are opened.
-		if time.Since(started) < shortWatch {
+		if time.Since(started) < endedAtOnce {
 			m.close()
 
 			select {
 			case <-ctx.Done():
-			case <-time.After(shortWatch):
+			case <-time.After(endedAtOnce):
 			}
 		}
 
@@ -188,7 +194,8 @@ func (m *Mirror[T]) follow(ctx context.Context, changed func(T, bool)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	seconds := int64(watchTime/time.Second) + rand.Int64N(int64(watchTime/time.Second)/2)
+	seconds := int64(m.source.Renew / time.Second)
+	seconds += rand.Int64N(seconds/3 + 1)
 
 	w, err := m.connect(ctx, cancel, metav1.ListOptions{
 		LabelSelector: m.source.Selector, ResourceVersion: m.resumeAt(), AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
@@ -230,9 +237,18 @@ func (m *Mirror[T]) connect(ctx context.Context, cancel func(), opts metav1.List
 	op := m.source.Op
 	op.Verb = "watch"
 
-	late := time.AfterFunc(m.cluster.timeout, cancel)
+	late, slow := time.AfterFunc(m.cluster.timeout, cancel), time.AfterFunc(slowAnswer, m.close)
+	defer slow.Stop()
 
-	w, err := m.source.Watch(once(ctx), opts)
+	ctx = once(ctx)
+	w, err := m.source.Watch(ctx, opts)
+
+	// client-go makes an empty watch of a connection that broke.
+	if broke := failed(ctx); err == nil && broke != nil {
+		w.Stop()
+
+		err = broke
+	}
 
 	switch {
 	case !late.Stop():

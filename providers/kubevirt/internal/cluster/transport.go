@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,11 +30,11 @@ type transport struct {
 
 // RoundTrip makes the request.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx := req.Context()
+	return try(req.Context(), func() (*http.Response, error) { return t.roundTrip(req) })
+}
 
-	if err := spent(ctx); err != nil {
-		return nil, err
-	}
+func (t *transport) roundTrip(req *http.Request) (*http.Response, error) {
+	ctx := req.Context()
 
 	if err := driver.AwaitTurn(ctx); err != nil {
 		return nil, err
@@ -117,17 +118,46 @@ func message(resp *http.Response, body []byte) string {
 
 type onceKey struct{}
 
+// attempt is the one request of a call.
+type attempt struct {
+	mu sync.Mutex
+	// err is why it failed.
+	err error
+}
+
 // once makes a ctx in which a single request is made. client-go repeats reads whose connection broke, up to ten times at once; the
 // library's pauses are for that.
-func once(ctx context.Context) context.Context { return context.WithValue(ctx, onceKey{}, new(atomic.Bool)) }
+func once(ctx context.Context) context.Context { return context.WithValue(ctx, onceKey{}, &attempt{}) }
 
-var errSpent = errors.New("the connection broke")
-
-// spent says whether the request of ctx was made.
-func spent(ctx context.Context) error {
-	if used, ok := ctx.Value(onceKey{}).(*atomic.Bool); ok && used.Swap(true) {
-		return errSpent
+// try makes the request of ctx unless that has failed already: then its error is given again.
+func try(ctx context.Context, f func() (*http.Response, error)) (*http.Response, error) {
+	a, ok := ctx.Value(onceKey{}).(*attempt)
+	if !ok {
+		return f()
 	}
 
-	return nil
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if a.err != nil {
+		return nil, a.err
+	}
+
+	resp, err := f()
+	a.err = err
+
+	return resp, err
+}
+
+// failed returns why the request of ctx failed, or nil.
+func failed(ctx context.Context) error {
+	a, ok := ctx.Value(onceKey{}).(*attempt)
+	if !ok {
+		return nil
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return a.err
 }

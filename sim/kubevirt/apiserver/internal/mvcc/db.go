@@ -25,6 +25,8 @@ type DB struct {
 	closed bool
 	// history is how many changes are kept.
 	history int
+	// told is told of each change, nil for nobody.
+	told func(before, after []byte)
 }
 
 // item is a key's value as of a revision.
@@ -47,10 +49,11 @@ type pair struct {
 	item
 }
 
-// New returns an empty database that remembers so many changes; older ones are compacted.
-func New(history int) *DB {
+// New returns an empty database that remembers so many changes; older ones are compacted. told is called for each change, in their
+// order, with the values of a key before and after it, nil for none; it must not call the database. It may be nil.
+func New(history int, told func(before, after []byte)) *DB {
 	return &DB{
-		revision: firstRevision, items: map[string]item{}, changed: make(chan struct{}), cut: make(chan struct{}), history: history,
+		revision: firstRevision, items: map[string]item{}, changed: make(chan struct{}), cut: make(chan struct{}), history: history, told: told,
 	}
 }
 
@@ -150,6 +153,10 @@ func (d *DB) remove(key string, was int64) (int64, bool) {
 
 func (d *DB) addLocked(c change) {
 	d.changes = append(d.changes, c)
+
+	if d.told != nil {
+		d.told(c.before.data, c.data)
+	}
 
 	if len(d.changes) > d.history {
 		drop := max(d.history/2, 1)

@@ -1,0 +1,146 @@
+package provider
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+
+	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/machine"
+	"github.com/omni-infra/omni-infra-providers/shared/driver"
+)
+
+// What goes on for longer than detailsAfter is looked at more closely, each time that detailsEvery has passed: the reason of a claim that
+// gets no storage is in events alone. Users read it within a minute, and a machine that comes up as it should costs no such calls.
+const (
+	detailsAfter = 20 * time.Second
+	detailsEvery = 30 * time.Second
+)
+
+// waitFor names what is waited for.
+type waitFor struct {
+	ref  driver.Ref
+	what string
+}
+
+// imageWait is the wait for an image, which is nobody's alone.
+func imageWait(image machine.ImageVolume) driver.Ref { return driver.Ref{ProviderID: image.ProviderID} }
+
+// details are the claims of what is waited for, and what is told of it in events.
+type details struct {
+	claims []corev1.PersistentVolumeClaim
+	events []corev1.Event
+}
+
+func (d details) claim(name string) *corev1.PersistentVolumeClaim {
+	for i := range d.claims {
+		if d.claims[i].Name == name {
+			return &d.claims[i]
+		}
+	}
+
+	return nil
+}
+
+// progresses is what is waited for. Its zero value is ready for use.
+type progresses struct {
+	mu    sync.Mutex
+	waits map[waitFor]*wait
+}
+
+type wait struct {
+	since, looked time.Time
+	details       details
+}
+
+// mostWaits bounds the waits that are remembered; those of machines are forgotten when they run or go.
+const mostWaits = 4096
+
+// due returns what is known, and whether it is time to look more closely.
+func (p *progresses) due(w waitFor) (known details, due bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	one, ok := p.waits[w]
+	if !ok {
+		if p.waits == nil || len(p.waits) >= mostWaits {
+			p.waits = map[waitFor]*wait{}
+		}
+
+		one = &wait{since: time.Now()}
+		p.waits[w] = one
+	}
+
+	if time.Since(one.since) < detailsAfter || time.Since(one.looked) < detailsEvery {
+		return one.details, false
+	}
+
+	one.looked = time.Now()
+
+	return one.details, true
+}
+
+func (p *progresses) set(w waitFor, d details) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if one, ok := p.waits[w]; ok {
+		one.details = d
+	}
+}
+
+// forget ends the waits of a request.
+func (p *progresses) forget(ref driver.Ref) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	for w := range p.waits {
+		if w.ref == ref {
+			delete(p.waits, w)
+		}
+	}
+}
+
+// detailsOf looks more closely at volumes that are waited for, and at objects of the given names, when that is due. What cannot be seen
+// is left out: it would only say more.
+func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, names []string, volumes ...*cdiv1.DataVolume) details {
+	known, due := m.progress.due(w)
+	if !due {
+		return known
+	}
+
+	var d details
+
+	for _, v := range volumes {
+		claim, err := now(ctx, m.mirrorsOf(m.req.ProviderID, namespace).claims, m.cluster.Claims(), namespace, v.Name)
+		if err == nil {
+			d.claims = append(d.claims, *claim)
+		}
+
+		names = append(names, v.Name)
+	}
+
+	for _, name := range names {
+		events, err := m.cluster.Events().List(ctx, namespace, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("involvedObject.name", name).String(), Limit: mostEvents,
+		})
+		if err != nil {
+			continue
+		}
+
+		for _, e := range events {
+			d.events = append(d.events, *e)
+		}
+	}
+
+	m.progress.set(w, d)
+
+	return d
+}
+
+// mostEvents bounds what is read of the events of one object.
+const mostEvents = 100

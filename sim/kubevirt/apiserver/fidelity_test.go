@@ -1,0 +1,346 @@
+package apiserver_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew, from what the server at hand answers")
+
+// step is one request of a script. A body that begins with { is JSON.
+type step struct {
+	name, method, path string
+	// media is the type of the body, application/json if it is empty.
+	media string
+	// accept is what the client wants, application/json if it is empty.
+	accept string
+	body   string
+}
+
+const (
+	pathNamespace = "/api/v1/namespaces/fidelity"
+	pathMachines  = "/apis/kubevirt.io/v1/namespaces/fidelity/virtualmachines"
+	pathInstances = "/apis/kubevirt.io/v1/namespaces/fidelity/virtualmachineinstances"
+	pathVolumes   = "/apis/cdi.kubevirt.io/v1beta1/namespaces/fidelity/datavolumes"
+
+	jsonPatch      = "application/json-patch+json"
+	mergePatch     = "application/merge-patch+json"
+	strategicPatch = "application/strategic-merge-patch+json"
+	applyPatch     = "application/apply-patch+yaml"
+)
+
+func vm(name, more string) string {
+	return fmt.Sprintf(`{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","metadata":{"name":%q%s},"spec":{"runStrategy":"Halted",`+
+		`"template":{"spec":{"domain":{"devices":{}}}}}}`, name, more)
+}
+
+func config(name, more string) string {
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}%s}`, name, more)
+}
+
+// fidelity is the script whose answers a simulated and a real server must give alike. It has to begin without the namespace fidelity.
+var fidelity = []step{
+	{name: "readyz", method: "GET", path: "/readyz"},
+	{name: "unknown path", method: "GET", path: "/nowhere"},
+	{name: "unknown group", method: "GET", path: "/apis/none.example/v1/things"},
+	{name: "unknown resource of a built-in group", method: "GET", path: "/api/v1/namespaces/default/things"},
+	{name: "unknown resource of a defined group", method: "GET", path: "/apis/kubevirt.io/v1/namespaces/default/things"},
+	{name: "group", method: "GET", path: "/apis/kubevirt.io"},
+	{name: "create in a namespace that is not there", method: "POST", path: pathMachines, body: vm("a", "")},
+	{name: "list in a namespace that is not there", method: "GET", path: pathMachines},
+	{name: "get in a namespace that is not there", method: "GET", path: pathMachines + "/a"},
+	{name: "get a namespace that is not there", method: "GET", path: pathNamespace},
+	{name: "create namespace", method: "POST", path: "/api/v1/namespaces",
+		body: `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"fidelity"}}`},
+	{name: "create namespace again", method: "POST", path: "/api/v1/namespaces",
+		body: `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"fidelity"}}`},
+	{name: "namespace with a bad name", method: "POST", path: "/api/v1/namespaces",
+		body: `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"Bad_Name"}}`},
+
+	// Writing.
+	{name: "dry run", method: "POST", path: pathMachines + "?dryRun=All", body: vm("a", "")},
+	{name: "dry run made nothing", method: "GET", path: pathMachines + "/a"},
+	{name: "unknown dry run", method: "POST", path: pathMachines + "?dryRun=Some", body: vm("a", "")},
+	{name: "create", method: "POST", path: pathMachines + "?fieldManager=script", body: vm("a", "")},
+	{name: "create again", method: "POST", path: pathMachines, body: vm("a", "")},
+	{name: "create without name", method: "POST", path: pathMachines, body: vm("", "")},
+	{name: "create with a bad name", method: "POST", path: pathMachines, body: vm("A_b", "")},
+	{name: "create with a bad label", method: "POST", path: pathMachines, body: vm("b", `,"labels":{"a":"not a label!"}`)},
+	{name: "create with resourceVersion", method: "POST", path: pathMachines, body: vm("b", `,"resourceVersion":"1"`)},
+	{name: "create in another namespace than the path's", method: "POST", path: pathMachines, body: vm("b", `,"namespace":"default"`)},
+	{name: "create another kind", method: "POST", path: pathMachines, body: strings.ReplaceAll(vm("b", ""), `"VirtualMachine"`, `"Pod"`)},
+	{name: "create another group", method: "POST", path: pathMachines, body: strings.ReplaceAll(vm("b", ""), "kubevirt.io/v1", "v1")},
+	{name: "create without template", method: "POST", path: pathMachines,
+		body: `{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","metadata":{"name":"b"},"spec":{"runStrategy":"Halted"}}`},
+	{name: "create with a wrong type", method: "POST", path: pathMachines,
+		body: strings.ReplaceAll(vm("b", ""), `"Halted"`, `7`)},
+	{name: "create no JSON", method: "POST", path: pathMachines, body: `{"apiVersion":`},
+	{name: "create with an empty body", method: "POST", path: pathMachines},
+	{name: "create of an unknown media type", method: "POST", path: pathMachines, media: "text/plain", body: "x"},
+	{name: "unknown field, strict", method: "POST", path: pathMachines + "?fieldValidation=Strict",
+		body: strings.ReplaceAll(vm("b", ""), `"runStrategy"`, `"nothing":1,"runStrategy"`)},
+	{name: "field twice, strict", method: "POST", path: pathMachines + "?fieldValidation=Strict",
+		body: strings.ReplaceAll(vm("b", ""), `"runStrategy"`, `"runStrategy":"Always","runStrategy"`)},
+	{name: "unknown field in metadata, strict", method: "POST", path: pathMachines + "?fieldValidation=Strict",
+		body: vm("b", `,"nothing":1`)},
+	{name: "unknown field, warning", method: "POST", path: pathMachines + "?fieldValidation=Warn&dryRun=All",
+		body: strings.ReplaceAll(vm("b", ""), `"runStrategy"`, `"nothing":1,"runStrategy"`)},
+	{name: "unknown field, ignored", method: "POST", path: pathMachines + "?fieldValidation=Ignore&dryRun=All",
+		body: strings.ReplaceAll(vm("b", ""), `"runStrategy"`, `"nothing":1,"runStrategy"`)},
+	{name: "unknown field validation", method: "POST", path: pathMachines + "?fieldValidation=Odd", body: vm("b", "")},
+	{name: "unknown field of a built-in kind, strict", method: "POST", path: pathNamespace + "/configmaps?fieldValidation=Strict",
+		body: config("c", `,"nothing":1`)},
+	{name: "wrong type in a built-in kind", method: "POST", path: pathNamespace + "/configmaps", body: config("c", `,"data":{"a":1}`)},
+	{name: "method not allowed", method: "POST", path: pathMachines + "/a", body: vm("a", "")},
+	{name: "update without resourceVersion", method: "PUT", path: pathMachines + "/a", body: vm("a", "")},
+	{name: "update with an old resourceVersion", method: "PUT", path: pathMachines + "/a", body: vm("a", `,"resourceVersion":"1"`)},
+	{name: "update of what is not there", method: "PUT", path: pathMachines + "/none", body: vm("none", `,"resourceVersion":"1"`)},
+	{name: "update under another name", method: "PUT", path: pathMachines + "/a", body: vm("b", "")},
+	{name: "update with another uid", method: "PUT", path: pathMachines + "/a", body: vm("a", `,"uid":"00000000-0000-0000-0000-000000000000"`)},
+	{name: "status by a merge patch", method: "PATCH", path: pathMachines + "/a/status?fieldManager=script", media: mergePatch,
+		body: `{"status":{"ready":true,"printableStatus":"Running"},"spec":{"runStrategy":"Always"}}`},
+	{name: "status by a patch of the object is dropped", method: "PATCH", path: pathMachines + "/a?fieldManager=script", media: mergePatch,
+		body: `{"status":{"ready":false}}`},
+	{name: "instances have no status subresource", method: "GET", path: pathInstances + "/a/status"},
+	{name: "unknown subresource", method: "GET", path: pathMachines + "/a/scale"},
+
+	// Patches.
+	{name: "merge patch", method: "PATCH", path: pathMachines + "/a?fieldManager=script", media: mergePatch,
+		body: `{"metadata":{"labels":{"x":"y"}},"spec":{"runStrategy":"Always"}}`},
+	{name: "merge patch with an old resourceVersion", method: "PATCH", path: pathMachines + "/a", media: mergePatch,
+		body: `{"metadata":{"resourceVersion":"1","labels":{"x":"z"}}}`},
+	{name: "merge patch of what is not there", method: "PATCH", path: pathMachines + "/none", media: mergePatch, body: `{}`},
+	{name: "merge patch to what the schema refuses", method: "PATCH", path: pathMachines + "/a", media: mergePatch,
+		body: `{"spec":{"runStrategy":7}}`},
+	{name: "merge patch that is none", method: "PATCH", path: pathMachines + "/a", media: mergePatch, body: `[`},
+	{name: "JSON patch", method: "PATCH", path: pathMachines + "/a?fieldManager=script", media: jsonPatch,
+		body: `[{"op":"test","path":"/spec/runStrategy","value":"Always"},{"op":"replace","path":"/spec/runStrategy","value":"Halted"}]`},
+	{name: "JSON patch whose test fails", method: "PATCH", path: pathMachines + "/a", media: jsonPatch,
+		body: `[{"op":"test","path":"/spec/runStrategy","value":"Always"}]`},
+	{name: "JSON patch of a path that is not there", method: "PATCH", path: pathMachines + "/a", media: jsonPatch,
+		body: `[{"op":"remove","path":"/metadata/annotations/none"}]`},
+	{name: "JSON patch that is none", method: "PATCH", path: pathMachines + "/a", media: jsonPatch, body: `{}`},
+	{name: "strategic merge patch of a custom resource", method: "PATCH", path: pathMachines + "/a", media: strategicPatch, body: `{}`},
+	{name: "patch of an unknown type", method: "PATCH", path: pathMachines + "/a", media: "application/json", body: `{}`},
+	{name: "configmap", method: "POST", path: pathNamespace + "/configmaps?fieldManager=script", body: config("c", `,"data":{"a":"1"}`)},
+	{name: "strategic merge patch", method: "PATCH", path: pathNamespace + "/configmaps/c?fieldManager=script", media: strategicPatch,
+		body: `{"data":{"b":"2"}}`},
+
+	// Server-side apply.
+	{name: "apply without manager", method: "PATCH", path: pathNamespace + "/configmaps/d", media: applyPatch, body: config("d", "")},
+	{name: "apply creates", method: "PATCH", path: pathNamespace + "/configmaps/d?fieldManager=one", media: applyPatch,
+		body: config("d", `,"data":{"a":"1"}`)},
+	{name: "apply of another", method: "PATCH", path: pathNamespace + "/configmaps/d?fieldManager=two", media: applyPatch,
+		body: config("d", `,"data":{"a":"2"}`)},
+	{name: "apply of another, by force", method: "PATCH", path: pathNamespace + "/configmaps/d?fieldManager=two&force=true", media: applyPatch,
+		body: config("d", `,"data":{"a":"2"}`)},
+	{name: "apply to a custom resource", method: "PATCH", path: pathMachines + "/b?fieldManager=one", media: applyPatch, body: vm("b", "")},
+	{name: "apply to a custom resource of another", method: "PATCH", path: pathMachines + "/b?fieldManager=two", media: applyPatch,
+		body: strings.ReplaceAll(vm("b", ""), "Halted", "Always")},
+	{name: "apply with managedFields", method: "PATCH", path: pathMachines + "/b?fieldManager=one", media: applyPatch,
+		body: vm("b", `,"managedFields":[{"manager":"x","operation":"Apply","apiVersion":"kubevirt.io/v1"}]`)},
+	{name: "apply of an unknown field, strict", method: "PATCH", path: pathMachines + "/b?fieldManager=one&fieldValidation=Strict",
+		media: applyPatch, body: strings.ReplaceAll(vm("b", ""), `"runStrategy"`, `"nothing":1,"runStrategy"`)},
+
+	// Reading.
+	{name: "get", method: "GET", path: pathMachines + "/a"},
+	{name: "get of what is not there", method: "GET", path: pathMachines + "/none"},
+	{name: "get by protobuf", method: "GET", path: pathMachines + "/a", accept: "application/vnd.kubernetes.protobuf"},
+	{name: "get by protobuf or JSON", method: "GET", path: pathMachines + "/none", accept: "application/vnd.kubernetes.protobuf,application/json"},
+	{name: "metadata only", method: "GET", path: pathMachines + "/b", accept: "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"},
+	{name: "list by label", method: "GET", path: pathMachines + "?labelSelector=x%3Dy"},
+	{name: "list by name", method: "GET", path: pathMachines + "?fieldSelector=metadata.name%3Db"},
+	{name: "list by an unknown field", method: "GET", path: pathMachines + "?fieldSelector=spec.runStrategy%3DHalted"},
+	{name: "list of pods by an unknown field", method: "GET", path: pathNamespace + "/pods?fieldSelector=spec.image%3Dx"},
+	{name: "list by a bad label selector", method: "GET", path: pathMachines + "?labelSelector=a%3D%3D%3D"},
+	{name: "list by a bad field selector", method: "GET", path: pathMachines + "?fieldSelector=a"},
+	{name: "list with a bad continue token", method: "GET", path: pathMachines + "?limit=1&continue=nonsense"},
+	{name: "list with a bad resourceVersion", method: "GET", path: pathMachines + "?resourceVersion=x"},
+	{name: "list with a bad limit", method: "GET", path: pathMachines + "?limit=x"},
+	{name: "list with resourceVersionMatch alone", method: "GET", path: pathMachines + "?resourceVersionMatch=Exact"},
+	{name: "list of exactly zero", method: "GET", path: pathMachines + "?resourceVersionMatch=Exact&resourceVersion=0"},
+	{name: "watch with sendInitialEvents and no match", method: "GET", path: pathMachines + "?watch=true&sendInitialEvents=true"},
+	{name: "watch from a bad resourceVersion", method: "GET", path: pathMachines + "?watch=true&resourceVersion=x"},
+	{name: "watch to the end of its time", method: "GET", path: pathMachines + "?watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Db"},
+	{name: "watch list", method: "GET", path: pathMachines + "?watch=true&timeoutSeconds=1&sendInitialEvents=true&" +
+		"resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&fieldSelector=metadata.name%3Db"},
+
+	// Deletion.
+	{name: "delete with another uid", method: "DELETE", path: pathMachines + "/a",
+		body: `{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"00000000-0000-0000-0000-000000000000"}}`},
+	{name: "delete with another resourceVersion", method: "DELETE", path: pathMachines + "/a",
+		body: `{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"resourceVersion":"1"}}`},
+	{name: "delete with an unknown policy", method: "DELETE", path: pathMachines + "/a?propagationPolicy=Sideways"},
+	{name: "delete with two policies", method: "DELETE", path: pathMachines + "/a?propagationPolicy=Orphan&orphanDependents=true"},
+	{name: "delete in a dry run", method: "DELETE", path: pathMachines + "/a?dryRun=All"},
+	{name: "add a finalizer", method: "PATCH", path: pathMachines + "/a?fieldManager=script", media: mergePatch,
+		body: `{"metadata":{"finalizers":["fidelity.example/hold"]}}`},
+	{name: "delete what has a finalizer", method: "DELETE", path: pathMachines + "/a"},
+	{name: "delete it again", method: "DELETE", path: pathMachines + "/a"},
+	{name: "add a finalizer to what goes", method: "PATCH", path: pathMachines + "/a", media: mergePatch,
+		body: `{"metadata":{"finalizers":["fidelity.example/hold","fidelity.example/more"]}}`},
+	{name: "take the finalizer away", method: "PATCH", path: pathMachines + "/a?fieldManager=script", media: mergePatch,
+		body: `{"metadata":{"finalizers":null}}`},
+	{name: "it is gone", method: "GET", path: pathMachines + "/a"},
+	{name: "delete in the foreground", method: "DELETE", path: pathMachines + "/b?propagationPolicy=Foreground"},
+	{name: "it waits for its dependents", method: "GET", path: pathMachines + "/b"},
+	{name: "end the wait", method: "PATCH", path: pathMachines + "/b?fieldManager=script", media: mergePatch,
+		body: `{"metadata":{"finalizers":null}}`},
+	{name: "delete what is not there", method: "DELETE", path: pathMachines + "/b"},
+	{name: "delete a collection", method: "DELETE", path: pathMachines},
+	{name: "delete a configmap", method: "DELETE", path: pathNamespace + "/configmaps/c"},
+	{name: "delete configmaps by label", method: "DELETE", path: pathNamespace + "/configmaps?labelSelector=no%3Dne"},
+
+	// Built-in kinds that a provider uses.
+	{name: "secret", method: "POST", path: pathNamespace + "/secrets?fieldManager=script",
+		body: `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"userdata":"x"},"immutable":true}`},
+	{name: "change of an immutable secret", method: "PATCH", path: pathNamespace + "/secrets/s", media: mergePatch,
+		body: `{"stringData":{"userdata":"y"}}`},
+	{name: "claim", method: "POST", path: pathNamespace + "/persistentvolumeclaims?fieldManager=script",
+		body: `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"p"},"spec":{"accessModes":["ReadWriteOnce"],` +
+			`"storageClassName":"none","resources":{"requests":{"storage":"1Gi"}}}}`},
+	{name: "claim without a size", method: "POST", path: pathNamespace + "/persistentvolumeclaims",
+		body: `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"q"},"spec":{"accessModes":["ReadWriteOnce"]}}`},
+	{name: "what may I", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+		body: `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"create",` +
+			`"group":"kubevirt.io","resource":"virtualmachines","namespace":"fidelity"}}}`},
+	{name: "data volume without source", method: "POST", path: pathVolumes + "?fieldManager=script",
+		body: `{"apiVersion":"cdi.kubevirt.io/v1beta1","kind":"DataVolume","metadata":{"name":"d"},"spec":{"storage":{}}}`},
+	{name: "lease without resourceVersion", method: "POST",
+		path: "/apis/coordination.k8s.io/v1/namespaces/fidelity/leases?fieldManager=script",
+		body: `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l"},"spec":{"holderIdentity":"x"}}`},
+	{name: "update of a lease without resourceVersion", method: "PUT", path: "/apis/coordination.k8s.io/v1/namespaces/fidelity/leases/l",
+		body: `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l"},"spec":{"holderIdentity":"y"}}`},
+
+	// The end.
+	{name: "delete namespace", method: "DELETE", path: pathNamespace},
+	{name: "create in a namespace that goes", method: "POST", path: pathMachines, body: vm("z", "")},
+	{name: "namespace goes", method: "GET", path: pathNamespace},
+}
+
+// runFidelity plays the script on a server and compares its answers with the golden file.
+func runFidelity(t *testing.T, config *rest.Config) {
+	t.Helper()
+
+	client, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+
+	var got strings.Builder
+
+	for _, s := range fidelity {
+		fmt.Fprintf(&got, "## %s\n%s %s\n%s\n", s.name, s.method, s.path, play(t, client, config.Host, s))
+	}
+
+	golden := filepath.Join("testdata", "fidelity.golden")
+
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(got.String()), 0o600))
+
+		return
+	}
+
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+
+	wants, gots := strings.Split(string(want), "## "), strings.Split(got.String(), "## ")
+	for i := range min(len(wants), len(gots)) {
+		if wants[i] != gots[i] {
+			t.Errorf("a real server answers\n%sgot\n%s", wants[i], gots[i])
+		}
+	}
+
+	require.Len(t, gots, len(wants))
+}
+
+func play(t *testing.T, client *http.Client, host string, s step) string {
+	t.Helper()
+
+	r, err := http.NewRequestWithContext(t.Context(), s.method, host+s.path, bytes.NewBufferString(s.body))
+	require.NoError(t, err)
+
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("User-Agent", "script/1")
+
+	if s.media != "" {
+		r.Header.Set("Content-Type", s.media)
+	}
+
+	if s.accept != "" {
+		r.Header.Set("Accept", s.accept)
+	}
+
+	answer, err := client.Do(r)
+	require.NoError(t, err, s.name)
+
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err, s.name)
+	require.NoError(t, answer.Body.Close())
+
+	var b strings.Builder
+
+	fmt.Fprintf(&b, "%d %s\n", answer.StatusCode, answer.Header.Get("Content-Type"))
+
+	for _, warning := range answer.Header.Values("Warning") {
+		fmt.Fprintf(&b, "Warning: %s\n", warning)
+	}
+
+	if strings.Contains(answer.Header.Get("Content-Type"), "protobuf") {
+		return b.String() + "(protobuf)\n"
+	}
+
+	decoder := json.NewDecoder(bytes.NewReader(text))
+
+	for {
+		var value any
+		if err := decoder.Decode(&value); err != nil {
+			if err != io.EOF {
+				fmt.Fprintf(&b, "%s\n", normalise(string(text)))
+			}
+
+			break
+		}
+
+		pretty, err := json.MarshalIndent(value, "", " ")
+		require.NoError(t, err)
+		fmt.Fprintf(&b, "%s\n", normalise(string(pretty)))
+	}
+
+	return b.String()
+}
+
+// What differs from run to run has a name in its place.
+var changing = []struct {
+	pattern *regexp.Regexp
+	to      string
+}{
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[1-9][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`), "UID"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`"resourceVersion": "\d\d+"`), `"resourceVersion": "VERSION"`},
+	{regexp.MustCompile(`(ResourceVersion in object meta: |ResourceVersion in record \()\d+`), "${1}VERSION"},
+}
+
+func normalise(text string) string {
+	for _, c := range changing {
+		text = c.pattern.ReplaceAllString(text, c.to)
+	}
+
+	return text
+}
+
+func TestAnswersAreThoseOfARealServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { runFidelity(t, start(t).Admin()) })
+}

@@ -1,0 +1,233 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	kubevirt "kubevirt.io/api/core/v1"
+
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
+)
+
+const (
+	// protection is the finalizer that keeps a claim while something uses it.
+	protection = "kubernetes.io/pvc-protection"
+
+	selectedNode = "volume.kubernetes.io/selected-node"
+	defaultClass = "storageclass.kubernetes.io/is-default-class"
+
+	// The annotations by which CDI says that a populator fills a claim, and how far it has come.
+	usePopulator = "cdi.kubevirt.io/storage.usePopulator"
+	populated    = "cdi.kubevirt.io/storage.populatedFor"
+)
+
+// unboundRetry is how often a provisioner says again why a claim stays Pending.
+const unboundRetry = 15 * time.Second
+
+// bind looks after one claim.
+func (c *Controller) bind(ctx context.Context, key string) error {
+	pvc := c.claims.Get(split(key))
+
+	if pvc == nil {
+		c.mu.Lock()
+		delete(c.since, key)
+		c.mu.Unlock()
+
+		return nil
+	}
+
+	if pvc.DeletionTimestamp != nil {
+		return c.unprotect(ctx, pvc)
+	}
+
+	if pvc.Status.Phase == corev1.ClaimBound || pvc.Status.Phase == corev1.ClaimLost {
+		return nil
+	}
+
+	class, message := c.class(pvc)
+
+	switch {
+	case message != "":
+		c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeWarning, "ProvisioningFailed", message)
+
+		return nil
+	case class == nil:
+		c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeNormal, "FailedBinding",
+			"no persistent volumes available for this claim and no storage class is set")
+
+		return nil
+	case waits(class) && pvc.Annotations[selectedNode] == "":
+		return c.once(ctx, pvc, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+	case pvc.Annotations[usePopulator] == "true" && pvc.Annotations[populated] == "":
+		return nil
+	}
+
+	if message := c.unbound(key); message != "" {
+		c.binding.After(key, unboundRetry)
+		c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeWarning, "ProvisioningFailed",
+			fmt.Sprintf("failed to provision volume with StorageClass %q: %s", class.Name, message))
+
+		return nil
+	}
+
+	if left := c.waited(key); left > 0 {
+		c.binding.After(key, left)
+
+		return nil
+	}
+
+	return c.provision(ctx, pvc, class)
+}
+
+// waited says how long the provisioner of a claim still needs.
+func (c *Controller) waited(key string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	since, ok := c.since[key]
+	if !ok {
+		since = time.Now()
+		c.since[key] = since
+	}
+
+	return c.opts.Bind - time.Since(since)
+}
+
+// once writes an Event the first time that a claim is seen in a state.
+func (c *Controller) once(ctx context.Context, pvc *corev1.PersistentVolumeClaim, reason, message string) error {
+	c.mu.Lock()
+
+	key := kube.Key(pvc) + " " + reason
+	_, told := c.since[key]
+	c.since[key] = time.Now()
+
+	c.mu.Unlock()
+
+	if !told {
+		c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeNormal, reason, message)
+	}
+
+	return nil
+}
+
+func waits(class *storagev1.StorageClass) bool {
+	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+// class returns the storage class of a claim, or what is wrong with it.
+func (c *Controller) class(pvc *corev1.PersistentVolumeClaim) (class *storagev1.StorageClass, message string) {
+	name := pvc.Spec.StorageClassName
+
+	switch {
+	case name != nil && *name == "":
+		return nil, ""
+	case name != nil:
+		if class := c.classes.Get("", *name); class != nil {
+			return class, ""
+		}
+
+		return nil, fmt.Sprintf("storageclass.storage.k8s.io %q not found", *name)
+	}
+
+	for _, class := range c.classes.List() {
+		if class.Annotations[defaultClass] == "true" {
+			return class, ""
+		}
+	}
+
+	return nil, ""
+}
+
+// provision binds a claim to a volume of its own.
+func (c *Controller) provision(ctx context.Context, pvc *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
+	pvc = pvc.DeepCopy()
+
+	if pvc.Annotations == nil {
+		pvc.Annotations = map[string]string{}
+	}
+
+	pvc.Annotations["pv.kubernetes.io/bind-completed"] = "yes"
+	pvc.Annotations["pv.kubernetes.io/bound-by-controller"] = "yes"
+	pvc.Annotations["volume.kubernetes.io/storage-provisioner"] = class.Provisioner
+	pvc.Spec.VolumeName = "pvc-" + string(pvc.UID)
+
+	if !slices.Contains(pvc.Finalizers, protection) {
+		pvc.Finalizers = append(pvc.Finalizers, protection)
+	}
+
+	bound, err := c.claims.Update(ctx, pvc)
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+
+	bound.Status.Phase = corev1.ClaimBound
+	bound.Status.AccessModes = bound.Spec.AccessModes
+	bound.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: bound.Spec.Resources.Requests[corev1.ResourceStorage]}
+
+	bound, err = c.claims.Update(ctx, bound, "status")
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+
+	c.claims.Put(bound)
+	c.events.Event(ctx, bound, kube.Claims, corev1.EventTypeNormal, "ProvisioningSucceeded",
+		fmt.Sprintf("Successfully provisioned volume %s", bound.Spec.VolumeName))
+
+	return nil
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+
+	return err
+}
+
+// unprotect lets a claim go that nothing uses.
+func (c *Controller) unprotect(ctx context.Context, pvc *corev1.PersistentVolumeClaim) error {
+	if !slices.Contains(pvc.Finalizers, protection) || c.used(pvc) {
+		return nil
+	}
+
+	pvc = pvc.DeepCopy()
+	pvc.Finalizers = slices.DeleteFunc(pvc.Finalizers, func(f string) bool { return f == protection })
+
+	_, err := c.claims.Update(ctx, pvc)
+
+	return ignoreNotFound(err)
+}
+
+// used says whether a machine that runs has the claim.
+func (c *Controller) used(pvc *corev1.PersistentVolumeClaim) bool {
+	for _, vmi := range c.vmis.List() {
+		if vmi.Namespace != pvc.Namespace || vmi.IsFinal() {
+			continue
+		}
+
+		for _, v := range vmi.Spec.Volumes {
+			if v.DataVolume != nil && v.DataVolume.Name == pvc.Name || v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == pvc.Name {
+				return true
+			}
+		}
+	}
+
+	return false
+}
+
+// released looks after the claims of an instance that does not run any more.
+func (c *Controller) released(vmi *kubevirt.VirtualMachineInstance) {
+	for _, v := range vmi.Spec.Volumes {
+		switch {
+		case v.DataVolume != nil:
+			c.binding.Add(vmi.Namespace + "/" + v.DataVolume.Name)
+		case v.PersistentVolumeClaim != nil:
+			c.binding.Add(vmi.Namespace + "/" + v.PersistentVolumeClaim.ClaimName)
+		}
+	}
+}

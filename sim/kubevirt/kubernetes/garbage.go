@@ -1,0 +1,197 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
+)
+
+func (c *Controller) kind(resource string) *collected {
+	for i := range c.kinds {
+		if c.kinds[i].of.Resource == resource {
+			return &c.kinds[i]
+		}
+	}
+
+	return nil
+}
+
+// ownerChanged looks after the dependents of an object.
+func (c *Controller) ownerChanged(owner *metav1.PartialObjectMetadata) {
+	c.dependents(owner, func(k *collected, o *metav1.PartialObjectMetadata) { c.garbage.Add(k.of.Resource + "/" + kube.Key(o)) })
+}
+
+// dependents calls f with each object that an owner owns.
+func (c *Controller) dependents(owner *metav1.PartialObjectMetadata, f func(*collected, *metav1.PartialObjectMetadata)) {
+	for i := range c.kinds {
+		for _, o := range c.kinds[i].List() {
+			if o.Namespace == owner.Namespace && owns(o, owner.UID) != nil {
+				f(&c.kinds[i], o)
+			}
+		}
+	}
+}
+
+// owns returns the reference to an owner, nil if there is none.
+func owns(o *metav1.PartialObjectMetadata, owner types.UID) *metav1.OwnerReference {
+	for i := range o.OwnerReferences {
+		if o.OwnerReferences[i].UID == owner {
+			return &o.OwnerReferences[i]
+		}
+	}
+
+	return nil
+}
+
+// collect looks after one object: as an owner that is deleted, and as a dependent whose owners may be gone.
+func (c *Controller) collect(ctx context.Context, key string) error {
+	resource, rest, _ := strings.Cut(key, "/")
+	k := c.kind(resource)
+
+	o := k.Get(split(rest))
+	if o == nil {
+		return nil
+	}
+
+	if o.DeletionTimestamp != nil {
+		return c.settle(ctx, k, o)
+	}
+
+	if len(o.OwnerReferences) == 0 {
+		return nil
+	}
+
+	blocking := false
+
+	for _, ref := range o.OwnerReferences {
+		owner, known, err := c.owner(ctx, o.Namespace, ref)
+
+		switch {
+		case err != nil:
+			return err
+		case !known:
+			return nil // An owner of a kind that is not collected here keeps its dependents.
+		case owner == nil:
+		case owner.DeletionTimestamp != nil && slices.Contains(owner.Finalizers, metav1.FinalizerDeleteDependents):
+			blocking = true
+		default:
+			return nil
+		}
+	}
+
+	policy := metav1.DeletePropagationBackground
+	if blocking {
+		policy = metav1.DeletePropagationForeground
+	}
+
+	if err := k.Delete(ctx, o, policy); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+
+	return nil
+}
+
+// owner returns the object that a reference means, nil if it is gone, and whether its kind is known.
+func (c *Controller) owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, bool, error) {
+	i := slices.IndexFunc(c.kinds, func(k collected) bool { return k.of.Kind == ref.Kind && k.of.GroupVersion().String() == ref.APIVersion })
+	if i < 0 {
+		return nil, false, nil
+	}
+
+	k := c.kinds[i]
+	if o := k.Get(namespace, ref.Name); o != nil && o.UID == ref.UID {
+		return o, true, nil
+	}
+
+	// The watch of the owner's kind may lag behind.
+	o, err := k.Resource.Get(ctx, namespace, ref.Name)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, true, nil
+	case err != nil:
+		return nil, true, err
+	case o.UID != ref.UID:
+		return nil, true, nil
+	default:
+		return o, true, nil
+	}
+}
+
+// settle does for an object that is deleted what its finalizers ask of the garbage collector.
+func (c *Controller) settle(ctx context.Context, k *collected, o *metav1.PartialObjectMetadata) error {
+	switch {
+	case slices.Contains(o.Finalizers, metav1.FinalizerOrphanDependents):
+		return c.orphan(ctx, k, o)
+	case slices.Contains(o.Finalizers, metav1.FinalizerDeleteDependents):
+		waits := false
+
+		c.dependents(o, func(dk *collected, d *metav1.PartialObjectMetadata) {
+			if ref := owns(d, o.UID); ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion {
+				waits = true
+			}
+
+			if d.DeletionTimestamp == nil {
+				c.garbage.Add(dk.of.Resource + "/" + kube.Key(d))
+			}
+		})
+
+		if waits {
+			return nil
+		}
+
+		return c.strip(ctx, k, o, metav1.FinalizerDeleteDependents)
+	default:
+		return nil
+	}
+}
+
+// orphan takes the references to an owner from all its dependents.
+func (c *Controller) orphan(ctx context.Context, k *collected, o *metav1.PartialObjectMetadata) error {
+	var failed error
+
+	c.dependents(o, func(dk *collected, d *metav1.PartialObjectMetadata) {
+		rest := slices.DeleteFunc(slices.Clone(d.OwnerReferences), func(r metav1.OwnerReference) bool { return r.UID == o.UID })
+
+		if err := patch(ctx, dk, d, map[string]any{"ownerReferences": rest}); err != nil {
+			failed = err
+		}
+	})
+
+	if failed != nil {
+		return failed
+	}
+
+	return c.strip(ctx, k, o, metav1.FinalizerOrphanDependents)
+}
+
+// strip takes a finalizer from an object.
+func (c *Controller) strip(ctx context.Context, k *collected, o *metav1.PartialObjectMetadata, finalizer string) error {
+	rest := slices.DeleteFunc(slices.Clone(o.Finalizers), func(f string) bool { return f == finalizer })
+
+	return patch(ctx, k, o, map[string]any{"finalizers": rest})
+}
+
+// patch changes metadata of the very version of an object that is known.
+func patch(ctx context.Context, k *collected, o *metav1.PartialObjectMetadata, metadata map[string]any) error {
+	metadata["uid"], metadata["resourceVersion"] = o.UID, o.ResourceVersion
+
+	body, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return fmt.Errorf("encode patch of %s: %w", k.of.Resource, err)
+	}
+
+	if _, err = k.Patch(ctx, o.Namespace, o.Name, types.MergePatchType, body); apierrors.IsNotFound(err) {
+		return nil
+	}
+
+	return err
+}

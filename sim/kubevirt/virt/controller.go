@@ -1,0 +1,315 @@
+package virt
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	kubevirt "kubevirt.io/api/core/v1"
+	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
+)
+
+// Controller is virt-controller and the virt-handlers of all nodes. Its methods may be called from several goroutines.
+type Controller struct {
+	opts Options
+
+	vms     *kube.Mirror[kubevirt.VirtualMachine, *kubevirt.VirtualMachine]
+	vmis    *kube.Mirror[kubevirt.VirtualMachineInstance, *kubevirt.VirtualMachineInstance]
+	dvs     *kube.Mirror[cdi.DataVolume, *cdi.DataVolume]
+	claims  *kube.Mirror[corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaim]
+	secrets *kube.Mirror[corev1.Secret, *corev1.Secret]
+	quotas  *kube.Mirror[corev1.ResourceQuota, *corev1.ResourceQuota]
+	types   catalogue
+
+	events    *kube.Recorder
+	handler   *kube.Recorder
+	machines  kube.Queue
+	instances kube.Queue
+	tasks     sync.WaitGroup
+
+	mu      sync.Mutex
+	ctx     context.Context // It is the life of the controllers, set by Run.
+	domains map[types.UID]*domain
+	boots   map[types.UID]int // by the UID of the machine, or of an instance without one
+	faults  []*Fault
+	down    map[string]time.Time
+	parted  map[types.UID]time.Time // instances whose machine is gone, and since when
+	address int
+}
+
+// New returns the controllers for an API server.
+func New(config *rest.Config, opts Options) (*Controller, error) {
+	client, err := kube.NewClient(config)
+	if err != nil {
+		return nil, err
+	}
+
+	c := &Controller{
+		opts: opts, domains: map[types.UID]*domain{}, boots: map[types.UID]int{}, down: map[string]time.Time{},
+		parted: map[types.UID]time.Time{}, ctx: context.Background(),
+	}
+
+	if len(c.opts.Nodes) == 0 {
+		c.opts.Nodes = []Node{{Name: "node-1"}}
+	}
+
+	c.machines = kube.Queue{Sync: c.syncMachine, Failed: opts.Failed}
+	c.instances = kube.Queue{Sync: c.syncInstance, Failed: opts.Failed}
+
+	if err := c.connect(client); err != nil {
+		return nil, fmt.Errorf("make controllers of KubeVirt: %w", err)
+	}
+
+	c.vms.OnChange(func(vm *kubevirt.VirtualMachine) { c.machines.Add(kube.Key(vm)); c.instances.Add(kube.Key(vm)) })
+	c.vmis.OnChange(func(vmi *kubevirt.VirtualMachineInstance) {
+		c.machines.Add(kube.Key(vmi))
+		c.instances.Add(kube.Key(vmi))
+		c.capacityChanged(vmi)
+	})
+	c.dvs.OnChange(func(dv *cdi.DataVolume) { c.volumeChanged(dv.Namespace, dv.Name) })
+	c.claims.OnChange(func(pvc *corev1.PersistentVolumeClaim) { c.volumeChanged(pvc.Namespace, pvc.Name) })
+	c.secrets.OnChange(func(s *corev1.Secret) { c.secretChanged(s.Namespace, s.Name) })
+	c.quotas.OnChange(func(*corev1.ResourceQuota) { c.Resync() })
+
+	return c, nil
+}
+
+func (c *Controller) connect(client *kube.Client) (err error) {
+	if c.vms, err = kube.NewMirror[kubevirt.VirtualMachine](client, kube.VirtualMachines); err != nil {
+		return err
+	}
+
+	if c.vmis, err = kube.NewMirror[kubevirt.VirtualMachineInstance](client, kube.VirtualMachineInstances); err != nil {
+		return err
+	}
+
+	if c.dvs, err = kube.NewMirror[cdi.DataVolume](client, kube.DataVolumes); err != nil {
+		return err
+	}
+
+	if c.claims, err = kube.NewMirror[corev1.PersistentVolumeClaim](client, kube.Claims); err != nil {
+		return err
+	}
+
+	if c.secrets, err = kube.NewMirror[corev1.Secret](client, kube.Secrets); err != nil {
+		return err
+	}
+
+	if c.quotas, err = kube.NewMirror[corev1.ResourceQuota](client, kube.Quotas); err != nil {
+		return err
+	}
+
+	if c.types, err = newCatalogue(client); err != nil {
+		return err
+	}
+
+	if c.events, err = kube.NewRecorder(client, "virtualmachine-controller"); err != nil {
+		return err
+	}
+
+	c.handler, err = kube.NewRecorder(client, "virt-handler")
+
+	return err
+}
+
+// Run works until ctx ends. All guests are off then.
+func (c *Controller) Run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	c.mu.Lock()
+	c.ctx = ctx
+	c.mu.Unlock()
+
+	var work sync.WaitGroup
+
+	for _, run := range []func(context.Context){c.vms.Run, c.vmis.Run, c.dvs.Run, c.claims.Run, c.secrets.Run, c.quotas.Run} {
+		work.Go(func() { run(ctx) })
+	}
+
+	if c.synced(ctx) {
+		work.Go(func() { c.machines.Run(ctx) })
+		work.Go(func() { c.instances.Run(ctx) })
+	}
+
+	<-ctx.Done()
+	c.cutAll()
+	work.Wait()
+	c.tasks.Wait()
+}
+
+func (c *Controller) synced(ctx context.Context) bool {
+	return c.vms.Synced(ctx) && c.vmis.Synced(ctx) && c.dvs.Synced(ctx) && c.claims.Synced(ctx) && c.secrets.Synced(ctx) &&
+		c.quotas.Synced(ctx)
+}
+
+// Inject makes something go wrong until remove is called.
+func (c *Controller) Inject(f Fault) (remove func()) {
+	fault := &f
+
+	c.mu.Lock()
+	c.faults = append(c.faults, fault)
+	c.mu.Unlock()
+	c.Resync()
+
+	return func() {
+		c.mu.Lock()
+		c.faults = without(c.faults, fault)
+		c.mu.Unlock()
+		c.Resync()
+	}
+}
+
+func without(all []*Fault, one *Fault) []*Fault {
+	var rest []*Fault
+
+	for _, f := range all {
+		if f != one {
+			rest = append(rest, f)
+		}
+	}
+
+	return rest
+}
+
+// fault returns all that is wrong with a machine now.
+func (c *Controller) fault(key string) Fault {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	var all Fault
+
+	for _, f := range c.faults {
+		if !strings.HasPrefix(key, f.Machine) {
+			continue
+		}
+
+		if f.Unschedulable != "" {
+			all.Unschedulable = f.Unschedulable
+		}
+
+		if f.Pull != "" {
+			all.Pull = f.Pull
+		}
+
+		all.Crash = all.Crash || f.Crash
+		all.IOError = all.IOError || f.IOError
+		all.Deaf = all.Deaf || f.Deaf
+		all.Linger = max(all.Linger, f.Linger)
+	}
+
+	return all
+}
+
+// Resync looks after everything once.
+func (c *Controller) Resync() {
+	for _, vm := range c.vms.List() {
+		c.machines.Add(kube.Key(vm))
+	}
+
+	for _, vmi := range c.vmis.List() {
+		c.instances.Add(kube.Key(vmi))
+	}
+}
+
+// NodeDown makes a node silent, with all that runs on it, or lets it come back.
+func (c *Controller) NodeDown(node string, down bool) {
+	c.mu.Lock()
+
+	if down {
+		c.down[node] = time.Now()
+	} else {
+		delete(c.down, node)
+	}
+
+	c.mu.Unlock()
+	c.Resync()
+}
+
+func (c *Controller) nodeDown(node string) (time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	since, down := c.down[node]
+
+	return since, down
+}
+
+// volumeChanged looks after the machines that use a volume.
+func (c *Controller) volumeChanged(namespace, name string) {
+	for _, vm := range c.vms.List() {
+		if vm.Namespace == namespace && vm.Spec.Template != nil && usesVolume(vm, name) {
+			c.machines.Add(kube.Key(vm))
+			c.instances.Add(kube.Key(vm))
+		}
+	}
+
+	for _, vmi := range c.vmis.List() {
+		if vmi.Namespace == namespace && vmi.IsUnprocessed() {
+			c.instances.Add(kube.Key(vmi))
+		}
+	}
+}
+
+func usesVolume(vm *kubevirt.VirtualMachine, name string) bool {
+	for _, t := range vm.Spec.DataVolumeTemplates {
+		if t.Name == name {
+			return true
+		}
+	}
+
+	for _, v := range vm.Spec.Template.Spec.Volumes {
+		if claimOf(v) == name {
+			return true
+		}
+	}
+
+	return false
+}
+
+// claimOf returns the claim that a volume is, empty for others.
+func claimOf(v kubevirt.Volume) string {
+	switch {
+	case v.DataVolume != nil:
+		return v.DataVolume.Name
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	default:
+		return ""
+	}
+}
+
+// secretChanged looks after the instances that wait for a secret.
+func (c *Controller) secretChanged(namespace, _ string) {
+	for _, vmi := range c.vmis.List() {
+		if vmi.Namespace == namespace && vmi.IsScheduling() {
+			c.instances.Add(kube.Key(vmi))
+		}
+	}
+}
+
+// capacityChanged looks after the instances that wait for a node when another one has left.
+func (c *Controller) capacityChanged(vmi *kubevirt.VirtualMachineInstance) {
+	if !vmi.IsFinal() && c.vmis.Get(vmi.Namespace, vmi.Name) != nil {
+		return
+	}
+
+	for _, other := range c.vmis.List() {
+		if other.IsScheduling() || other.IsUnprocessed() {
+			c.instances.Add(kube.Key(other))
+		}
+	}
+}
+
+func split(key string) (namespace, name string) {
+	namespace, name, _ = strings.Cut(key, "/")
+
+	return namespace, name
+}

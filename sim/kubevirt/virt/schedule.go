@@ -1,0 +1,306 @@
+package virt
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	kubevirt "kubevirt.io/api/core/v1"
+
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
+)
+
+// schedule looks for a node for an instance, and waits there until its launcher is ready.
+func (c *Controller) schedule(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+	podScheduled := kubevirt.VirtualMachineInstanceConditionType(corev1.PodScheduled)
+	fault := c.fault(kube.Key(vmi))
+
+	node, message := c.place(vmi)
+	if message != "" {
+		set(vmi, podScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, message)
+
+		return nil
+	}
+
+	drop(vmi, podScheduled)
+
+	if fault.Pull != "" {
+		return c.pullError(vmi, fault.Pull)
+	}
+
+	seed, missing, err := c.seed(vmi)
+
+	switch {
+	case err != nil:
+		return err
+	case missing != "":
+		c.events.Event(ctx, vmi, kube.VirtualMachineInstances, corev1.EventTypeWarning, "FailedMount",
+			fmt.Sprintf("MountVolume.SetUp failed for volume %q : secret %q not found", seed.volume, missing))
+
+		return nil
+	}
+
+	if left := time.Until(entered(vmi).Add(c.opts.Times.Pull)); left > 0 {
+		c.instances.After(kube.Key(vmi), left)
+
+		return nil
+	}
+
+	if vmi.Labels == nil {
+		vmi.Labels = map[string]string{}
+	}
+
+	vmi.Labels[kubevirt.NodeNameLabel] = node
+	vmi.Status.NodeName = node
+	vmi.Status.QOSClass = new(corev1.PodQOSBurstable)
+	vmi.Status.ActivePods = map[types.UID]string{types.UID("pod-" + string(vmi.UID)): node}
+	enter(vmi, kubevirt.Scheduled)
+
+	return nil
+}
+
+// backOff is how long a pull that failed is shown as an error until it is shown as backing off.
+const backOff = 15 * time.Second
+
+func (c *Controller) pullError(vmi *kubevirt.VirtualMachineInstance, message string) error {
+	if left := time.Until(entered(vmi).Add(backOff)); left > 0 {
+		c.instances.After(kube.Key(vmi), left)
+
+		return &problem{errImagePull, fmt.Errorf("%s", message)}
+	}
+
+	c.instances.After(kube.Key(vmi), backOff)
+
+	return &problem{imagePullBackOff, fmt.Errorf("Back-off pulling image: %s", message)} //nolint:staticcheck // As the kubelet words it.
+}
+
+// place returns a node that has room, or the scheduler's message.
+func (c *Controller) place(vmi *kubevirt.VirtualMachineInstance) (node, message string) {
+	if message := c.fault(kube.Key(vmi)).Unschedulable; message != "" {
+		return "", message
+	}
+
+	cpu, memory := requests(vmi)
+	lacks := map[string]int{}
+
+	for _, n := range c.opts.Nodes {
+		usedCPU, usedMemory := c.used(n.Name, vmi.UID)
+		usedCPU.Add(cpu)
+		usedMemory.Add(memory)
+
+		_, down := c.nodeDown(n.Name)
+
+		switch {
+		case down:
+			lacks["node(s) had untolerated taint {node.kubernetes.io/unreachable: }"]++
+		case !selects(vmi, n):
+			lacks["node(s) didn't match Pod's node affinity/selector"]++
+		case !n.CPU.IsZero() && usedCPU.Cmp(n.CPU) > 0:
+			lacks["Insufficient cpu"]++
+		case !n.Memory.IsZero() && usedMemory.Cmp(n.Memory) > 0:
+			lacks["Insufficient memory"]++
+		default:
+			return n.Name, ""
+		}
+	}
+
+	var reasons []string
+	for _, reason := range slices.Sorted(maps.Keys(lacks)) {
+		reasons = append(reasons, fmt.Sprintf("%d %s", lacks[reason], reason))
+	}
+
+	all := len(c.opts.Nodes)
+
+	return "", fmt.Sprintf("0/%d nodes are available: %s. preemption: 0/%d nodes are available: %d No preemption victims found for incoming pod.",
+		all, strings.Join(reasons, ", "), all, all)
+}
+
+// selects says whether the node selector of an instance takes the node, which has no labels but its name.
+func selects(vmi *kubevirt.VirtualMachineInstance, n Node) bool {
+	for key, value := range vmi.Spec.NodeSelector {
+		if key != corev1.LabelHostname || value != n.Name {
+			return false
+		}
+	}
+
+	return true
+}
+
+// used sums up what the instances on a node request, that one excepted.
+func (c *Controller) used(node string, except types.UID) (cpu, memory resource.Quantity) {
+	for _, vmi := range c.vmis.List() {
+		if vmi.Status.NodeName != node || vmi.UID == except || vmi.IsFinal() {
+			continue
+		}
+
+		wantsCPU, wantsMemory := requests(vmi)
+		cpu.Add(wantsCPU)
+		memory.Add(wantsMemory)
+	}
+
+	return cpu, memory
+}
+
+// Every launcher needs some memory besides the guest's, and a processor of a guest counts as a tenth of one of the node.
+const (
+	launcherMemory = 240 << 20
+	allocation     = 10
+)
+
+// requests are those of the launcher's pod.
+func requests(vmi *kubevirt.VirtualMachineInstance) (cpu, memory resource.Quantity) {
+	domain := &vmi.Spec.Domain
+	cpu, memory = domain.Resources.Requests[corev1.ResourceCPU], domain.Resources.Requests[corev1.ResourceMemory]
+
+	if cpu.IsZero() {
+		cpu = *resource.NewMilliQuantity(processors(domain.CPU)*1000/allocation, resource.DecimalSI)
+	}
+
+	if memory.IsZero() && domain.Memory != nil && domain.Memory.Guest != nil {
+		memory = domain.Memory.Guest.DeepCopy()
+	}
+
+	memory.Add(*resource.NewQuantity(launcherMemory, resource.BinarySI))
+
+	return cpu, memory
+}
+
+func processors(cpu *kubevirt.CPU) int64 {
+	if cpu == nil {
+		return 1
+	}
+
+	return int64(max(cpu.Sockets, 1)) * int64(max(cpu.Cores, 1)) * int64(max(cpu.Threads, 1))
+}
+
+// admitLauncher is the quota that the API server holds the launcher's pod against.
+func (c *Controller) admitLauncher(vmi *kubevirt.VirtualMachineInstance) error {
+	cpu, memory := requests(vmi)
+	wants := map[corev1.ResourceName]resource.Quantity{
+		"requests.cpu": cpu, "cpu": cpu, "requests.memory": memory, "memory": memory,
+		"pods": resource.MustParse("1"), "count/pods": resource.MustParse("1"),
+	}
+
+	for _, q := range c.quotas.List() {
+		if q.Namespace != vmi.Namespace {
+			continue
+		}
+
+		var requested, used, limited []string
+
+		for _, name := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
+			want, ok := wants[name]
+			if !ok {
+				continue
+			}
+
+			hard, have := q.Spec.Hard[name], c.spent(vmi, name)
+			if after := have.DeepCopy(); func() int { after.Add(want); return after.Cmp(hard) }() <= 0 {
+				continue
+			}
+
+			requested = append(requested, fmt.Sprintf("%s=%s", name, want.String()))
+			used = append(used, fmt.Sprintf("%s=%s", name, have.String()))
+			limited = append(limited, fmt.Sprintf("%s=%s", name, hard.String()))
+		}
+
+		if len(requested) > 0 {
+			return fmt.Errorf("pods \"virt-launcher-%s-%s\" is forbidden: exceeded quota: %s, requested: %s, used: %s, limited: %s",
+				vmi.Name, vmi.UID[:min(5, len(vmi.UID))], q.Name, strings.Join(requested, ","), strings.Join(used, ","), strings.Join(limited, ","))
+		}
+	}
+
+	return nil
+}
+
+// spent sums up a resource of the launchers in an instance's namespace.
+func (c *Controller) spent(vmi *kubevirt.VirtualMachineInstance, name corev1.ResourceName) (sum resource.Quantity) {
+	for _, other := range c.vmis.List() {
+		if other.Namespace != vmi.Namespace || other.UID == vmi.UID || other.IsFinal() || other.IsUnprocessed() {
+			continue
+		}
+
+		cpu, memory := requests(other)
+
+		switch name {
+		case "requests.cpu", "cpu":
+			sum.Add(cpu)
+		case "requests.memory", "memory":
+			sum.Add(memory)
+		default:
+			sum.Add(resource.MustParse("1"))
+		}
+	}
+
+	return sum
+}
+
+// seed is what the cloud-init volume of a machine holds.
+type seed struct {
+	volume                string
+	userData, networkData []byte
+}
+
+// seed reads the cloud-init volume of an instance, or says which secret is missing.
+func (c *Controller) seed(vmi *kubevirt.VirtualMachineInstance) (s seed, missing string, err error) {
+	for _, v := range vmi.Spec.Volumes {
+		var user, network *corev1.LocalObjectReference
+		var userText, user64, networkText, network64 string
+
+		switch {
+		case v.CloudInitNoCloud != nil:
+			n := v.CloudInitNoCloud
+			user, userText, user64 = n.UserDataSecretRef, n.UserData, n.UserDataBase64
+			network, networkText, network64 = n.NetworkDataSecretRef, n.NetworkData, n.NetworkDataBase64
+		case v.CloudInitConfigDrive != nil:
+			n := v.CloudInitConfigDrive
+			user, userText, user64 = n.UserDataSecretRef, n.UserData, n.UserDataBase64
+			network, networkText, network64 = n.NetworkDataSecretRef, n.NetworkData, n.NetworkDataBase64
+		default:
+			continue
+		}
+
+		s.volume = v.Name
+
+		if s.userData, missing, err = c.document(vmi.Namespace, user, userText, user64, "userdata", "userData"); err != nil || missing != "" {
+			return s, missing, err
+		}
+
+		if s.networkData, missing, err = c.document(vmi.Namespace, network, networkText, network64, "networkdata", "networkData"); err != nil || missing != "" {
+			return s, missing, err
+		}
+	}
+
+	return s, "", nil
+}
+
+func (c *Controller) document(namespace string, ref *corev1.LocalObjectReference, text, base string, keys ...string) (data []byte, missing string, err error) {
+	switch {
+	case ref != nil && ref.Name != "":
+		secret := c.secrets.Get(namespace, ref.Name)
+		if secret == nil {
+			return nil, ref.Name, nil
+		}
+
+		for _, key := range keys {
+			if data, ok := secret.Data[key]; ok {
+				return data, "", nil
+			}
+		}
+
+		return nil, "", &problem{failedCreate, fmt.Errorf("no cloud-init data found at volume: secret %q has none of %s", ref.Name, strings.Join(keys, ", "))}
+	case base != "":
+		data, err = base64.StdEncoding.DecodeString(base)
+
+		return data, "", err
+	default:
+		return []byte(text), "", nil
+	}
+}
