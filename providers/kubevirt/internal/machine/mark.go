@@ -18,7 +18,8 @@ const FieldManager = "omni-infra-provider-kubevirt"
 // The ownership mark is made of these labels and annotations. Machines that exist carry them: they never change.
 //
 // Labels are there to find objects by, and hold a hash in the place of an id that is no value of a label; the annotations say the
-// ids themselves. An object is ours when both are there and agree.
+// ids themselves. An object is ours when both are there and agree, and its name is one that the ids give: labels and annotations are
+// copied with an object, by KubeVirt's own clones above all, but a copy has another name.
 const (
 	markPrefix = "omni-infra.dev/"
 
@@ -95,8 +96,8 @@ func (m Mark) Annotations() map[string]string {
 	return out
 }
 
-// MarkOf reads the mark of an object. It is not ok for one without a mark, or with one that contradicts itself: labels are copied
-// by hand, and from objects to others. An object whose mark tells the provider but no request has an empty RequestID.
+// MarkOf reads the mark of an object. It is not ok for one without a mark, and for one that has it of another object. An object whose
+// mark tells the provider but no request, as somebody has changed it, has an empty RequestID.
 func MarkOf(o metav1.Object) (Mark, bool) {
 	has, says := o.GetLabels(), o.GetAnnotations()
 
@@ -112,9 +113,11 @@ func MarkOf(o metav1.Object) (Mark, bool) {
 
 	if m.RequestID == "" || has[LabelRequest] != LabelValue(m.RequestID) {
 		m.RequestID, m.Set = "", ""
+
+		return m, true
 	}
 
-	return m, true
+	return m, NamesOf(m.Ref).has(o.GetName())
 }
 
 // Owns says whether an object belongs to the request's machine.

@@ -319,7 +319,7 @@ func (r Report) warning() string {
 		case "VirtualMachine", "VirtualMachineInstance":
 			return o.Name == r.VM.Name
 		case "Pod":
-			return strings.HasPrefix(o.Name, "virt-launcher-"+r.VM.Name+"-")
+			return strings.HasPrefix(o.Name, podPrefix+r.VM.Name+"-")
 		default:
 			return false
 		}
