@@ -54,7 +54,7 @@ type Fault struct {
 
 // collected are the objects of a kind, as the garbage collector sees them.
 type collected struct {
-	kube.Kind
+	of kube.Kind
 	*kube.Mirror[metav1.PartialObjectMetadata, *metav1.PartialObjectMetadata]
 }
 
@@ -76,7 +76,7 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 
 	for _, k := range c.kinds {
 		k.OnChange(func(o *metav1.PartialObjectMetadata) {
-			c.garbage.Add(k.Resource + "/" + kube.Key(o))
+			c.garbage.Add(k.of.Resource + "/" + kube.Key(o))
 			c.ownerChanged(o)
 			c.ending.Add("/" + o.Namespace)
 		})
@@ -99,7 +99,7 @@ func (c *Controller) connect(client *kube.Client) (err error) {
 			return err
 		}
 
-		c.kinds = append(c.kinds, collected{Kind: kind, Mirror: mirror})
+		c.kinds = append(c.kinds, collected{of: kind, Mirror: mirror})
 	}
 
 	if c.claims, err = kube.NewMirror[corev1.PersistentVolumeClaim](client, kube.Claims); err != nil {

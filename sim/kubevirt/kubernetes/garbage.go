@@ -16,7 +16,7 @@ import (
 
 func (c *Controller) kind(resource string) *collected {
 	for i := range c.kinds {
-		if c.kinds[i].Resource == resource {
+		if c.kinds[i].of.Resource == resource {
 			return &c.kinds[i]
 		}
 	}
@@ -26,7 +26,7 @@ func (c *Controller) kind(resource string) *collected {
 
 // ownerChanged looks after the dependents of an object.
 func (c *Controller) ownerChanged(owner *metav1.PartialObjectMetadata) {
-	c.dependents(owner, func(k *collected, o *metav1.PartialObjectMetadata) { c.garbage.Add(k.Resource + "/" + kube.Key(o)) })
+	c.dependents(owner, func(k *collected, o *metav1.PartialObjectMetadata) { c.garbage.Add(k.of.Resource + "/" + kube.Key(o)) })
 }
 
 // dependents calls f with each object that an owner owns.
@@ -101,7 +101,7 @@ func (c *Controller) collect(ctx context.Context, key string) error {
 
 // owner returns the object that a reference means, nil if it is gone, and whether its kind is known.
 func (c *Controller) owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, bool, error) {
-	i := slices.IndexFunc(c.kinds, func(k collected) bool { return k.Kind.Kind == ref.Kind && k.GroupVersion().String() == ref.APIVersion })
+	i := slices.IndexFunc(c.kinds, func(k collected) bool { return k.of.Kind == ref.Kind && k.of.GroupVersion().String() == ref.APIVersion })
 	if i < 0 {
 		return nil, false, nil
 	}
@@ -140,7 +140,7 @@ func (c *Controller) settle(ctx context.Context, k *collected, o *metav1.Partial
 			}
 
 			if d.DeletionTimestamp == nil {
-				c.garbage.Add(dk.Resource + "/" + kube.Key(d))
+				c.garbage.Add(dk.of.Resource + "/" + kube.Key(d))
 			}
 		})
 
@@ -186,7 +186,7 @@ func patch(ctx context.Context, k *collected, o *metav1.PartialObjectMetadata, m
 
 	body, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
-		return fmt.Errorf("encode patch of %s: %w", k.Resource, err)
+		return fmt.Errorf("encode patch of %s: %w", k.of.Resource, err)
 	}
 
 	if _, err = k.Patch(ctx, o.Namespace, o.Name, types.MergePatchType, body); apierrors.IsNotFound(err) {

@@ -1,6 +1,7 @@
 package virt
 
 import (
+	"context"
 	"errors"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -65,4 +66,16 @@ func (c *Controller) PowerOff(namespace, name string) error {
 	c.shutDown(d, false)
 
 	return nil
+}
+
+// Power calls start or stop of a machine, as virtctl does.
+func (c *Controller) Power(ctx context.Context, namespace, name string, on bool) error {
+	call := c.apiStop
+	if on {
+		call = c.apiStart
+	}
+
+	_, err := call(ctx, namespace, name, nil)
+
+	return err
 }

@@ -1,0 +1,240 @@
+package kubevirt
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/cdi"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/kubernetes"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
+)
+
+// ControllerOptions shape the controllers of a cluster. The zero value takes no time for anything, boots nothing, and has the storage
+// class "standard".
+type ControllerOptions struct {
+	// Virt, CDI and Kubernetes shape the parts. Virt.Content is set here.
+	Virt       virt.Options
+	CDI        cdi.Options
+	Kubernetes kubernetes.Options
+	// Namespaces are made if they are not there.
+	Namespaces []string
+	// Classes are the storage classes; none is "standard", the default one, of a CSI driver that binds at once and clones by snapshots.
+	Classes []StorageClass
+}
+
+// StorageClass is a storage class with what CDI knows of it.
+type StorageClass struct {
+	Name    string
+	Default bool
+	// WaitForFirstConsumer binds claims only when a machine uses them.
+	WaitForFirstConsumer bool
+	// Plain is a class whose provisioner is no CSI driver: claims are bound before they are filled, and clones are copies.
+	Plain bool
+	// Block prefers volumes that are block devices to file systems; Shared lets several nodes mount them.
+	Block, Shared bool
+	// Unknown leaves the class out of CDI's storage profiles' knowledge: claims have to say their access modes.
+	Unknown bool
+	// Clone is how clones within the class are made; empty is CDI's own choice.
+	Clone cdiv1.CDICloneStrategy
+}
+
+// Controllers are all that makes an API server a cluster with KubeVirt.
+type Controllers struct {
+	Virt       *virt.Controller
+	CDI        *cdi.Controller
+	Kubernetes *kubernetes.Controller
+
+	opts           ControllerOptions
+	client         *kube.Client
+	admission      *virt.Admission
+	dataAdmission  *cdi.Admission
+	storageClasses kube.Resource[storagev1.StorageClass, *storagev1.StorageClass]
+	profiles       kube.Resource[cdiv1.StorageProfile, *cdiv1.StorageProfile]
+	namespaces     kube.Resource[corev1.Namespace, *corev1.Namespace]
+}
+
+// NewControllers returns the controllers for an API server, which has the kinds of package definitions. The configuration is that of an
+// administrator (of the group system:masters): webhooks let it do what KubeVirt's own components may do.
+func NewControllers(config *rest.Config, opts ControllerOptions) (c *Controllers, err error) {
+	if len(opts.Classes) == 0 {
+		opts.Classes = []StorageClass{{Name: "standard", Default: true}}
+	}
+
+	c = &Controllers{opts: opts}
+
+	if c.client, err = kube.NewClient(config); err != nil {
+		return nil, err
+	}
+
+	if c.CDI, err = cdi.New(config, opts.CDI); err != nil {
+		return nil, err
+	}
+
+	opts.Virt.Content = c.CDI.Content
+
+	if c.Virt, err = virt.New(config, opts.Virt); err != nil {
+		return nil, err
+	}
+
+	if c.Kubernetes, err = kubernetes.New(config, opts.Kubernetes); err != nil {
+		return nil, err
+	}
+
+	if c.admission, err = virt.NewAdmission(config); err != nil {
+		return nil, err
+	}
+
+	if c.dataAdmission, err = cdi.NewAdmission(config); err != nil {
+		return nil, err
+	}
+
+	if c.storageClasses, err = kube.Of[storagev1.StorageClass](c.client, kube.StorageClasses); err != nil {
+		return nil, err
+	}
+
+	if c.profiles, err = kube.Of[cdiv1.StorageProfile](c.client, kube.StorageProfiles); err != nil {
+		return nil, err
+	}
+
+	c.namespaces, err = kube.Of[corev1.Namespace](c.client, kube.Namespaces)
+
+	return c, err
+}
+
+// Prepare makes the namespaces, the storage classes and their profiles, as far as they are not there.
+func (c *Controllers) Prepare(ctx context.Context) error {
+	for _, name := range c.opts.Namespaces {
+		_, err := c.namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create namespace %q: %w", name, err)
+		}
+	}
+
+	for _, class := range c.opts.Classes {
+		if err := c.addClass(ctx, class); err != nil {
+			return fmt.Errorf("create storage class %q: %w", class.Name, err)
+		}
+	}
+
+	return nil
+}
+
+func (c *Controllers) addClass(ctx context.Context, class StorageClass) error {
+	object := &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: class.Name, Annotations: map[string]string{}}, Provisioner: "csi.sim.example",
+		ReclaimPolicy:     new(corev1.PersistentVolumeReclaimDelete),
+		VolumeBindingMode: new(storagev1.VolumeBindingImmediate), AllowVolumeExpansion: new(true),
+	}
+
+	if class.Default {
+		object.Annotations["storageclass.kubernetes.io/is-default-class"] = "true"
+	}
+
+	if class.WaitForFirstConsumer {
+		object.VolumeBindingMode = new(storagev1.VolumeBindingWaitForFirstConsumer)
+	}
+
+	if class.Plain {
+		object.Provisioner = "local.sim.example"
+	}
+
+	if _, err := c.storageClasses.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+
+	profile := &cdiv1.StorageProfile{ObjectMeta: metav1.ObjectMeta{Name: class.Name}}
+
+	made, err := c.profiles.Create(ctx, profile)
+
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		if made, err = c.profiles.Get(ctx, "", class.Name); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	}
+
+	made.Status = cdiv1.StorageProfileStatus{StorageClass: &class.Name, Provisioner: &object.Provisioner}
+
+	if class.Clone != "" {
+		made.Status.CloneStrategy = &class.Clone
+	}
+
+	if !class.Unknown {
+		made.Status.ClaimPropertySets = propertySets(class)
+	}
+
+	if _, err = c.profiles.Update(ctx, made, "status"); apierrors.IsNotFound(err) {
+		_, err = c.profiles.Update(ctx, made)
+	}
+
+	return err
+}
+
+// propertySets are the modes that claims of a class can have, the preferred one first.
+func propertySets(class StorageClass) []cdiv1.ClaimPropertySet {
+	mode := corev1.ReadWriteOnce
+	if class.Shared {
+		mode = corev1.ReadWriteMany
+	}
+
+	set := func(volume corev1.PersistentVolumeMode) cdiv1.ClaimPropertySet {
+		return cdiv1.ClaimPropertySet{AccessModes: []corev1.PersistentVolumeAccessMode{mode}, VolumeMode: &volume}
+	}
+
+	if class.Block {
+		return []cdiv1.ClaimPropertySet{set(corev1.PersistentVolumeBlock), set(corev1.PersistentVolumeFilesystem)}
+	}
+
+	return []cdiv1.ClaimPropertySet{set(corev1.PersistentVolumeFilesystem), set(corev1.PersistentVolumeBlock)}
+}
+
+// Run works until ctx ends.
+func (c *Controllers) Run(ctx context.Context) {
+	var work sync.WaitGroup
+
+	work.Go(func() { c.Virt.Run(ctx) })
+	work.Go(func() { c.CDI.Run(ctx) })
+	work.Go(func() { c.Kubernetes.Run(ctx) })
+	work.Wait()
+}
+
+// API serves the subresources of virt-api, of the group virt.SubresourceVersion, behind an APIService.
+func (c *Controllers) API() http.Handler { return c.Virt.API() }
+
+// Webhooks serves all admission webhooks for AdmissionReview requests: for virtualmachines and virtualmachineinstances at
+// virt.MutatePath and virt.ValidatePath, for datavolumes at cdi.ValidatePath, each for CREATE and UPDATE.
+func (c *Controllers) Webhooks() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(virt.MutatePath, c.admission.Handler())
+	mux.Handle(virt.ValidatePath, c.admission.Handler())
+	mux.Handle(cdi.ValidatePath, c.dataAdmission.Handler())
+
+	return mux
+}
+
+// DeleteMachine deletes a machine, as someone with kubectl would.
+func (c *Controllers) DeleteMachine(ctx context.Context, m virt.Machine) error {
+	vms, err := kube.Of[metav1.PartialObjectMetadata](c.client, kube.VirtualMachines)
+	if err != nil {
+		return err
+	}
+
+	return vms.Delete(ctx, &metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: types.UID(m.UID)}, metav1.DeletePropagationBackground)
+}
+
+// ownerTime is how long a call of the cluster's owner may take.
+const ownerTime = 30 * time.Second
