@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -138,14 +139,15 @@ func opOf(info *request.RequestInfo) string {
 	}
 }
 
+// objectOf returns what a call is about: "default/vm-1", or the namespace alone where there is no name.
 func objectOf(info *request.RequestInfo) string {
 	switch {
 	case !info.IsResourceRequest:
 		return ""
-	case info.Namespace == "" || info.Resource == "namespaces":
+	case info.Resource == "namespaces":
 		return info.Name
 	default:
-		return info.Namespace + "/" + info.Name
+		return strings.Trim(info.Namespace+"/"+info.Name, "/")
 	}
 }
 

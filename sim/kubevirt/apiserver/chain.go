@@ -26,6 +26,7 @@ func (s *Server) chain() http.Handler {
 	h = filters.WithAuthentication(h, authenticator.RequestFunc(s.authenticate), filters.Unauthorized(codecs), nil, nil)
 	h = filters.WithWarningRecorder(h)
 	h = filters.WithAuditInit(h)
+	h = filters.WithRequestReceivedTimestamp(h)
 
 	return filters.WithRequestInfo(h, resolver)
 }
