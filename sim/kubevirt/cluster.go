@@ -1,6 +1,7 @@
 package kubevirt
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -37,6 +38,8 @@ type Options struct {
 	// Rules are what a provider may do, in its Role or ClusterRole; nil is everything. NamespaceRules are those in one namespace.
 	Rules          []rbacv1.PolicyRule
 	NamespaceRules map[string][]rbacv1.PolicyRule
+	// Token opens the cluster for a provider; empty is Token.
+	Token string
 }
 
 // User and Token are those of a provider that RESTConfig is for.
@@ -58,17 +61,21 @@ type Cluster struct {
 	foreign map[string]bool // "kind/namespace/name"
 }
 
+// kinds are the definitions. The server reads them only.
+var kinds = sync.OnceValues(definitions.All)
+
 // New starts a cluster. Close ends it.
 func New(opts Options) (*Cluster, error) {
-	kinds, err := definitions.All()
+	known, err := kinds()
 	if err != nil {
 		return nil, err
 	}
 
+	opts.Token = cmp.Or(opts.Token, Token)
 	c := &Cluster{opts: opts, foreign: map[string]bool{}}
 
 	c.server, err = apiserver.New(apiserver.Options{
-		Ledger: opts.Ledger, Definitions: kinds, Latency: opts.Latency, Object: c.object,
+		Ledger: opts.Ledger, Definitions: known, Latency: opts.Latency, Object: c.object,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start API server: %w", err)
@@ -82,7 +89,7 @@ func New(opts Options) (*Cluster, error) {
 
 	c.addHooks(c.server)
 	c.server.Serve(virt.SubresourceVersion, virt.Subresources(), c.API())
-	c.server.SetUser(apiserver.User{Name: User, Token: Token, Rules: opts.Rules, NamespaceRules: opts.NamespaceRules})
+	c.server.SetUser(apiserver.User{Name: User, Token: opts.Token, Rules: opts.Rules, NamespaceRules: opts.NamespaceRules})
 
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
@@ -105,7 +112,9 @@ func (c *Cluster) Server() *apiserver.Server { return c.server }
 func (c *Cluster) Ledger() *ledger.Ledger { return c.server.Ledger() }
 
 // RESTConfig returns the configuration for one process of a provider, whose calls are those of the session.
-func (c *Cluster) RESTConfig(session *ledger.Session) *rest.Config { return c.server.Client(session, Token) }
+func (c *Cluster) RESTConfig(session *ledger.Session) *rest.Config {
+	return c.server.Client(session, c.opts.Token)
+}
 
 // Close switches all machines off, waits until nothing of the cluster runs any more, and refuses further calls.
 func (c *Cluster) Close() {

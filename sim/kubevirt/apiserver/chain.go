@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"net/http"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -70,7 +71,7 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 
 	found := s.resource(version.WithResource(info.Resource))
 	if found == nil {
-		http.NotFound(w, r)
+		notServed(w, r, version)
 
 		return
 	}
@@ -93,4 +94,16 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	default:
 		h.ServeHTTP(w, r)
 	}
+}
+
+// notServed answers for a resource that there is not: the real server's own groups do so with a Status, all others with a text.
+func notServed(w http.ResponseWriter, r *http.Request, version schema.GroupVersion) {
+	if !slices.ContainsFunc(builtins, func(b builtin) bool { return b.version == version }) {
+		http.NotFound(w, r)
+
+		return
+	}
+
+	responsewriters.ErrorNegotiated(apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false),
+		codecs, schema.GroupVersion{}, w, r)
 }

@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -37,11 +38,12 @@ import (
 
 // custom is what a definition says of one version, digested. It is the same for all servers.
 type custom struct {
-	definition        *apiextensions.CustomResourceDefinition
-	version           apiextensions.CustomResourceDefinitionVersion
-	structural        *structuralschema.Structural
-	validator, status validation.SchemaValidator
-	types             managedfields.TypeConverter
+	definition *apiextensions.CustomResourceDefinition
+	version    apiextensions.CustomResourceDefinitionVersion
+	structural *structuralschema.Structural
+	types      managedfields.TypeConverter
+	// store makes the storage of the objects. The rules of the schema are compiled only once, in the strategy that it closes over.
+	store func(generic.RESTOptionsGetter) (customresource.CustomResourceStorage, error)
 }
 
 func (c *custom) kind() schema.GroupVersionKind {
@@ -51,6 +53,8 @@ func (c *custom) kind() schema.GroupVersionKind {
 func (c *custom) resource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: c.definition.Spec.Group, Version: c.version.Name, Resource: c.definition.Spec.Names.Plural}
 }
+
+func (c *custom) namespaced() bool { return c.definition.Spec.Scope == apiextensions.NamespaceScoped }
 
 func (c *custom) hasStatus() bool {
 	return c.version.Subresources != nil && c.version.Subresources.Status != nil
@@ -138,14 +142,8 @@ func (c *custom) digest() error {
 		return err
 	}
 
-	if c.validator, _, err = validation.NewSchemaValidator(internal.OpenAPIV3Schema); err != nil {
+	if err := c.prepareStore(internal.OpenAPIV3Schema); err != nil {
 		return err
-	}
-
-	if properties, ok := internal.OpenAPIV3Schema.Properties["status"]; ok && c.hasStatus() {
-		if c.status, _, err = validation.NewSchemaValidator(&properties); err != nil {
-			return err
-		}
 	}
 
 	models, err := c.models()
@@ -156,6 +154,45 @@ func (c *custom) digest() error {
 	c.types, err = managedfields.NewTypeConverter(models, false)
 
 	return err
+}
+
+func (c *custom) prepareStore(properties *apiextensionsinternal.JSONSchemaProps) error {
+	names, of := c.definition.Spec.Names, c.resource().GroupResource()
+	singular := schema.GroupResource{Group: of.Group, Resource: names.Singular}
+
+	validator, _, err := validation.NewSchemaValidator(properties)
+	if err != nil {
+		return err
+	}
+
+	var (
+		status          *apiextensionsinternal.CustomResourceSubresourceStatus
+		statusValidator validation.SchemaValidator
+	)
+
+	if c.hasStatus() {
+		status = &apiextensionsinternal.CustomResourceSubresourceStatus{}
+
+		if of, ok := properties.Properties["status"]; ok {
+			if statusValidator, _, err = validation.NewSchemaValidator(&of); err != nil {
+				return err
+			}
+		}
+	}
+
+	strategy := customresource.NewStrategy(
+		customTyper{crdserverscheme.NewUnstructuredObjectTyper()}, c.namespaced(), c.kind(), validator, statusValidator, c.structural, status, nil,
+		c.version.SelectableFields,
+	)
+
+	c.store = func(options generic.RESTOptionsGetter) (customresource.CustomResourceStorage, error) {
+		return customresource.NewStorage(
+			of, singular, c.kind(), c.kind().GroupVersion().WithKind(names.ListKind), strategy, options, names.Categories,
+			rest.NewDefaultTableConvertor(of), nil,
+		)
+	}
+
+	return nil
 }
 
 // metaModels are the models of the metadata that every definition builds on.
@@ -188,30 +225,18 @@ func (c *custom) models() (map[string]*spec.Schema, error) {
 
 // newCustom makes the resource of a defined kind.
 func newCustom(db *mvcc.DB, may authorizer.Authorizer, c *custom) (*resource, error) {
-	definition, of := c.definition.Spec, c.resource().GroupResource()
-	singular := schema.GroupResource{Group: of.Group, Resource: definition.Names.Singular}
+	names, of := c.definition.Spec.Names, c.resource().GroupResource()
 
-	var status *apiextensionsinternal.CustomResourceSubresourceStatus
-	if c.hasStatus() {
-		status = &apiextensionsinternal.CustomResourceSubresourceStatus{}
-	}
-
-	table := rest.NewDefaultTableConvertor(of)
-	typer := customTyper{crdserverscheme.NewUnstructuredObjectTyper()}
-	namespaced := definition.Scope == apiextensions.NamespaceScoped
-
-	stores, err := customresource.NewStorage(
-		of, singular, c.kind(), c.kind().GroupVersion().WithKind(definition.Names.ListKind),
-		customresource.NewStrategy(typer, namespaced, c.kind(), c.validator, c.status, c.structural, status, nil, c.version.SelectableFields),
-		inMemory{db: db, prefix: "/registry/" + of.Group + "/" + of.Resource, codec: customCodec{kind: c.kind()}}, definition.Names.Categories, table, nil,
-	)
+	stores, err := c.store(inMemory{db: db, prefix: "/registry/" + of.Group + "/" + of.Resource, codec: customCodec{kind: c.kind()}})
 	if err != nil {
 		return nil, fmt.Errorf("make resource %q: %w", of, err)
 	}
 
+	table := rest.NewDefaultTableConvertor(of)
+
 	r := &resource{main: stores.CustomResource, patches: customPatches, info: metav1.APIResource{
-		Name: definition.Names.Plural, SingularName: definition.Names.Singular, Namespaced: namespaced, Kind: definition.Names.Kind,
-		Verbs: allVerbs, ShortNames: definition.Names.ShortNames, Categories: definition.Names.Categories,
+		Name: names.Plural, SingularName: names.Singular, Namespaced: c.namespaced(), Kind: names.Kind,
+		Verbs: allVerbs, ShortNames: names.ShortNames, Categories: names.Categories,
 	}}
 
 	if r.scope, err = c.scope(may, "", table, stores.CustomResource); err != nil || stores.Status == nil {
@@ -239,7 +264,7 @@ func (c *custom) scope(
 
 	scope := &handlers.RequestScope{
 		Namer: handlers.ContextBasedNaming{
-			Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: c.definition.Spec.Scope == apiextensions.ClusterScoped,
+			Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !c.namespaced(),
 		},
 		Serializer: serializer, StandardSerializers: serializer.withoutProtobuf(), ParameterCodec: runtime.NewParameterCodec(scheme),
 		Creater: customCreater{}, Convertor: convertor, Defaulter: c, Typer: customTyper{crdserverscheme.NewUnstructuredObjectTyper()},
@@ -323,7 +348,7 @@ func (customConvertor) ConvertToVersion(in runtime.Object, target runtime.GroupV
 // ConvertFieldLabel implements runtime.ObjectConvertor.
 func (c customConvertor) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
 	switch {
-	case label == "metadata.name", label == "metadata.namespace" && c.custom.definition.Spec.Scope == apiextensions.NamespaceScoped:
+	case label == "metadata.name", label == "metadata.namespace" && c.custom.namespaced():
 		return label, value, nil
 	}
 

@@ -34,7 +34,10 @@ func fillPointer[T any](field **T, value T) {
 	}
 }
 
-func defaultSecret(s *core.Secret) { fill(&s.Type, core.SecretTypeOpaque) }
+func defaultSecret(s *core.Secret) {
+	fill(&s.Type, core.SecretTypeOpaque)
+	moveStringData(s)
+}
 
 func defaultClaim(c *core.PersistentVolumeClaim) {
 	fill(&c.Status.Phase, core.ClaimPending)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 
 	core "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -101,15 +102,20 @@ func (s strategy) PrepareForCreate(_ context.Context, object runtime.Object) {
 		o.Labels[core.LabelMetadataName] = o.Name
 	case *core.PersistentVolumeClaim:
 		o.Status.Phase = core.ClaimPending
+		// An admission plugin of the real server adds it, and a controller takes it away.
+		if !slices.Contains(o.Finalizers, claimProtection) {
+			o.Finalizers = append(o.Finalizers, claimProtection)
+		}
 	case *core.PersistentVolume:
 		o.Status.Phase = core.VolumePending
 	case *core.Pod:
 		o.Status.Phase = core.PodPending
 		o.Status.QOSClass = core.PodQOSBestEffort
-	case *core.Secret:
-		moveStringData(o)
 	}
 }
+
+// claimProtection keeps a claim that is deleted as long as a pod uses it.
+const claimProtection = "kubernetes.io/pvc-protection"
 
 // generations says whether the kind counts changes of its spec.
 func (s strategy) generations() bool { return s.kind == "Pod" }
@@ -137,13 +143,8 @@ func (s strategy) PrepareForUpdate(_ context.Context, object, old runtime.Object
 		part(object, kept).Set(part(old, kept))
 	}
 
-	switch o := object.(type) {
-	case *core.Namespace:
-		if s.subresource != "finalize" {
-			o.Spec.Finalizers = old.(*core.Namespace).Spec.Finalizers
-		}
-	case *core.Secret:
-		moveStringData(o)
+	if o, ok := object.(*core.Namespace); ok && s.subresource != "finalize" {
+		o.Spec.Finalizers = old.(*core.Namespace).Spec.Finalizers
 	}
 }
 

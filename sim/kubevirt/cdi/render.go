@@ -56,7 +56,9 @@ func (c *Controller) class(name *string) *storagev1.StorageClass {
 }
 
 // csi says whether claims of a class are filled by volume populators: CDI does so with all CSI drivers.
-func csi(class *storagev1.StorageClass) bool { return class != nil && strings.Contains(class.Provisioner, "csi") }
+func csi(class *storagev1.StorageClass) bool {
+	return class != nil && strings.Contains(class.Provisioner, "csi")
+}
 
 // render returns the claim that a DataVolume asks for.
 func (c *Controller) render(dv *cdi.DataVolume) (*corev1.PersistentVolumeClaimSpec, *storagev1.StorageClass, error) {

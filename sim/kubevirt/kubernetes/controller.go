@@ -78,6 +78,7 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 		k.OnChange(func(o *metav1.PartialObjectMetadata) {
 			c.garbage.Add(k.of.Resource + "/" + kube.Key(o))
 			c.ownerChanged(o)
+			c.dependentChanged(o)
 			c.ending.Add("/" + o.Namespace)
 		})
 	}

@@ -29,6 +29,17 @@ func (c *Controller) ownerChanged(owner *metav1.PartialObjectMetadata) {
 	c.dependents(owner, func(k *collected, o *metav1.PartialObjectMetadata) { c.garbage.Add(k.of.Resource + "/" + kube.Key(o)) })
 }
 
+// dependentChanged looks after the owners of an object, which may wait for its end.
+func (c *Controller) dependentChanged(o *metav1.PartialObjectMetadata) {
+	for _, ref := range o.OwnerReferences {
+		for i := range c.kinds {
+			if of := c.kinds[i].of; of.Kind == ref.Kind && of.GroupVersion().String() == ref.APIVersion {
+				c.garbage.Add(of.Resource + "/" + o.Namespace + "/" + ref.Name)
+			}
+		}
+	}
+}
+
 // dependents calls f with each object that an owner owns.
 func (c *Controller) dependents(owner *metav1.PartialObjectMetadata, f func(*collected, *metav1.PartialObjectMetadata)) {
 	for i := range c.kinds {

@@ -16,7 +16,9 @@ var legacySpace = uuid.MustParse("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
 
 // LegacyUUID returns the firmware UUID of a machine that says none and came to the cluster before virt-api chose random ones. Machines
 // of one name in two namespaces have the same.
-func LegacyUUID(name string) types.UID { return types.UID(uuid.NewSHA1(legacySpace, []byte(name)).String()) }
+func LegacyUUID(name string) types.UID {
+	return types.UID(uuid.NewSHA1(legacySpace, []byte(name)).String())
+}
 
 // SetInstanceDefaults sets the defaults of an instance, as virt-api does when it is created.
 func SetInstanceDefaults(vmi *kubevirt.VirtualMachineInstance) {

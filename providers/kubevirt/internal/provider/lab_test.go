@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/cluster"
@@ -182,7 +182,7 @@ func (l *lab) mustProvision(request string) outcome {
 	l.t.Helper()
 
 	o := l.provision(requestOf(request, classData), time.Hour)
-	require.NoError(l.t, o.err, "%v\n%s", o.said, l.Ledger().History())
+	require.NoError(l.t, o.err, "%v\n%s", o.said, tail(l.Ledger().History()))
 
 	return o
 }
@@ -219,7 +219,7 @@ func (l *lab) mustRemove(request string) {
 	l.t.Helper()
 
 	o := l.remove(request, time.Hour)
-	require.NoError(l.t, o.err, "%v\n%s", o.said, l.Ledger().History())
+	require.NoError(l.t, o.err, "%v\n%s", o.said, tail(l.Ledger().History()))
 }
 
 // admin is a connection that leaves no trace in the books.
@@ -256,10 +256,9 @@ func (l *lab) left() []string {
 }
 
 // keepImages tells images, which are there for all machines, from what is one machine's.
-func keepImages(o ledger.Object) ledger.Object {
-	if len(o.Name) > 6 && o.Name[:6] == "talos-" {
-		o.Keep = true
-	}
+func keepImages(o ledger.Object, object *unstructured.Unstructured) ledger.Object {
+	_, image := object.GetLabels()[machine.LabelImage]
+	o.Keep = o.Keep || image
 
 	return o
 }
@@ -297,7 +296,8 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
-func all(label string) metav1.ListOptions { return metav1.ListOptions{LabelSelector: label} }
-
 // linger keeps instances for a while after their machines are gone.
 func (l *lab) linger(d time.Duration) { l.Virt.Inject(virt.Fault{Linger: d}) }
+
+// tail is the end of a history.
+func tail(history string) string { return history[max(0, len(history)-4000):] }
