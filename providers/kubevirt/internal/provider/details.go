@@ -119,6 +119,7 @@ func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, name
 		claim, err := now(ctx, m.mirrorsOf(m.req.ProviderID, namespace).claims, m.cluster.Claims(), namespace, v.Name)
 		if err == nil {
 			d.claims = append(d.claims, *claim)
+			names = append(names, machine.PrimeOf(claim))
 		}
 
 		names = append(names, v.Name)
