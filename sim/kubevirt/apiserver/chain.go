@@ -71,15 +71,13 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 
 	found := s.resource(version.WithResource(info.Resource))
 	if found == nil {
-		notServed(w, r, version)
+		refuse(w, r, version, http.StatusNotFound)
 
 		return
 	}
 
-	// A name without a namespace is not a path of a kind that lives in one, and the other way round.
-	if found.info.Namespaced != (info.Namespace != "") && (info.Name != "" || info.Namespace != "" || info.Verb == "create") &&
-		info.Resource != "namespaces" {
-		http.NotFound(w, r)
+	if code := found.misplaced(info); code != 0 {
+		refuse(w, r, version, code)
 
 		return
 	}
@@ -87,6 +85,8 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	h, err := found.handler(info, s.hooks)
 
 	switch {
+	case err != nil && ownVersion(version):
+		refuse(w, r, version, http.StatusMethodNotAllowed)
 	case err != nil:
 		responsewriters.ErrorNegotiated(err, codecs, version, w, r)
 	case h == nil:
@@ -96,14 +96,19 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// notServed answers for a resource that there is not: the real server's own groups do so with a Status, all others with a text.
-func notServed(w http.ResponseWriter, r *http.Request, version schema.GroupVersion) {
-	if !slices.ContainsFunc(builtins, func(b builtin) bool { return b.version == version }) {
+// ownVersion says whether the real server has the version by itself, and not by a definition.
+func ownVersion(version schema.GroupVersion) bool {
+	return slices.ContainsFunc(builtins, func(b builtin) bool { return b.version == version })
+}
+
+// refuse answers where there is no handler: for its own groups the real server does so with a Status, for all others with a text.
+func refuse(w http.ResponseWriter, r *http.Request, version schema.GroupVersion, code int) {
+	if !ownVersion(version) {
 		http.NotFound(w, r)
 
 		return
 	}
 
-	responsewriters.ErrorNegotiated(apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false),
+	responsewriters.ErrorNegotiated(apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false),
 		codecs, schema.GroupVersion{}, w, r)
 }

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -236,7 +237,8 @@ func newCustom(db *mvcc.DB, may authorizer.Authorizer, c *custom) (*resource, er
 
 	r := &resource{main: stores.CustomResource, patches: customPatches, info: metav1.APIResource{
 		Name: names.Plural, SingularName: names.Singular, Namespaced: c.namespaced(), Kind: names.Kind,
-		Verbs: allVerbs, ShortNames: names.ShortNames, Categories: names.Categories,
+		Verbs: customVerbs, ShortNames: names.ShortNames, Categories: names.Categories,
+		StorageVersionHash: discovery.StorageVersionHash(of.Group, c.version.Name, names.Kind),
 	}}
 
 	if r.scope, err = c.scope(may, "", table, stores.CustomResource); err != nil || stores.Status == nil {

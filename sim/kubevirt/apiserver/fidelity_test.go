@@ -27,7 +27,10 @@ type step struct {
 	media string
 	// accept is what the client wants, application/json if it is empty.
 	accept string
-	body   string
+	// as is whom an administrator plays; token is that of another user.
+	as, token string
+	// body and path may have {version} and {continue} in them, from the last answer that had one, and {first}, the first version of all.
+	body string
 }
 
 const (
@@ -225,10 +228,120 @@ var fidelity = []step{
 	{name: "update of a lease without resourceVersion", method: "PUT", path: "/apis/coordination.k8s.io/v1/namespaces/fidelity/leases/l",
 		body: `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l"},"spec":{"holderIdentity":"y"}}`},
 
+	// More of reading: what the rest of the script begins with is the same on every server.
+	{name: "another configmap", method: "POST", path: pathNamespace + "/configmaps?fieldManager=script",
+		body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x1","labels":{"show":"yes"}}}`},
+	{name: "and one more", method: "POST", path: pathNamespace + "/configmaps?fieldManager=script",
+		body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x2","labels":{"show":"yes"}}}`},
+	{name: "and the last", method: "POST", path: pathNamespace + "/configmaps?fieldManager=script",
+		body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x3","labels":{"show":"yes"}}}`},
+	{name: "first page", method: "GET", path: pathNamespace + "/configmaps?limit=2"},
+	{name: "between the pages", method: "PATCH", path: pathNamespace + "/configmaps/x3?fieldManager=script", media: mergePatch,
+		body: `{"metadata":{"labels":{"show":"no"}}}`},
+	{name: "second page", method: "GET", path: pathNamespace + "/configmaps?limit=2&continue={continue}"},
+	{name: "page with another resourceVersion", method: "GET", path: pathNamespace + "/configmaps?limit=2&continue={continue}&resourceVersion=5"},
+	{name: "pages by label", method: "GET", path: pathNamespace + "/configmaps?limit=1&labelSelector=show%3Dyes"},
+	{name: "pages of a custom resource", method: "GET", path: pathVolumes + "?limit=1"},
+	{name: "list of exactly one state", method: "GET",
+		path: pathNamespace + "/configmaps?labelSelector=show%3Dno&resourceVersionMatch=Exact&resourceVersion={version}"},
+	{name: "list not older than a state", method: "GET",
+		path: pathNamespace + "/configmaps?labelSelector=show%3Dno&resourceVersionMatch=NotOlderThan&resourceVersion={version}"},
+	{name: "list of the future", method: "GET", path: pathNamespace + "/configmaps?resourceVersionMatch=NotOlderThan&resourceVersion=999999999"},
+	{name: "list of exactly the future", method: "GET", path: pathNamespace + "/configmaps?resourceVersionMatch=Exact&resourceVersion=999999999"},
+	{name: "get of the future", method: "GET", path: pathNamespace + "/configmaps/x1?resourceVersion=999999999"},
+	{name: "watch of a label, from before", method: "GET",
+		path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=1&resourceVersion={first}&labelSelector=show%3Dyes"},
+	{name: "watch of one, from before", method: "GET",
+		path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=1&resourceVersion={first}&fieldSelector=metadata.name%3Dx3"},
+	{name: "watch without what is there", method: "GET", path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=1&sendInitialEvents=false&" +
+		"resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"},
+	{name: "watch of the future, with what is there", method: "GET", path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=1&" +
+		"sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&resourceVersion=999999999"},
+	{name: "resources of a defined group", method: "GET", path: "/apis/kubevirt.io/v1"},
+	{name: "HTML", method: "GET", path: pathVolumes + "/d", accept: "text/html"},
+
+	// More of writing.
+	{name: "generated name", method: "POST", path: pathMachines + "?fieldManager=script",
+		body: strings.ReplaceAll(vm("", `,"generateName":"g-"`), `"name":"",`, "")},
+	{name: "delete a collection with something in it", method: "DELETE", path: pathMachines + "?fieldSelector=metadata.name%21%3Dz"},
+	{name: "delete configmaps of a label", method: "DELETE", path: pathNamespace + "/configmaps?labelSelector=show%3Dyes"},
+	{name: "delete for orphans", method: "DELETE", path: pathNamespace + "/configmaps/x3?propagationPolicy=Orphan"},
+	{name: "delete with a body that is none", method: "DELETE", path: pathNamespace + "/configmaps/x3", body: `{"kind":`},
+	{name: "create without namespace", method: "POST", path: "/api/v1/configmaps", body: config("n", "")},
+	{name: "create of a custom resource without namespace", method: "POST", path: "/apis/kubevirt.io/v1/virtualmachines", body: vm("n", "")},
+	{name: "get without namespace", method: "GET", path: "/api/v1/configmaps/x3"},
+	{name: "get of a custom resource without namespace", method: "GET", path: "/apis/kubevirt.io/v1/virtualmachines/a"},
+	{name: "a namespace for what has none", method: "GET", path: pathNamespace + "/nodes"},
+	{name: "delete all namespaces", method: "DELETE", path: "/api/v1/namespaces"},
+	{name: "apply without kind", method: "PATCH", path: pathNamespace + "/configmaps/y?fieldManager=one", media: applyPatch, body: `{"metadata":{}}`},
+	{name: "apply under another name", method: "PATCH", path: pathNamespace + "/configmaps/y?fieldManager=one", media: applyPatch,
+		body: config("z", "")},
+	{name: "apply YAML", method: "PATCH", path: pathNamespace + "/configmaps/y?fieldManager=one", media: applyPatch,
+		body: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\ndata: {a: '1', b: '2'}\n"},
+	{name: "apply takes away what is not there any more", method: "PATCH", path: pathNamespace + "/configmaps/y?fieldManager=one", media: applyPatch,
+		body: config("y", `,"data":{"a":"1"}`)},
+	{name: "apply of nothing new", method: "PATCH", path: pathNamespace + "/configmaps/y?fieldManager=one", media: applyPatch,
+		body: config("y", `,"data":{"a":"1"}`)},
+	{name: "apply with an unknown field in a built-in kind", method: "PATCH", path: pathNamespace + "/configmaps/y?fieldManager=one",
+		media: applyPatch, body: config("y", `,"nothing":1`)},
+	{name: "merge patch with an unknown field, strict", method: "PATCH", path: pathVolumes + "/d?fieldValidation=Strict", media: mergePatch,
+		body: `{"spec":{"nothing":1}}`},
+	{name: "merge patch with null", method: "PATCH", path: pathVolumes + "/d?fieldManager=script", media: mergePatch,
+		body: `{"spec":{"storage":{"storageClassName":null}},"metadata":{"annotations":null}}`},
+	{name: "status of a data volume", method: "PATCH", path: pathVolumes + "/d/status?fieldManager=script", media: mergePatch,
+		body: `{"status":{"phase":"Succeeded","progress":"100.0%"}}`},
+	{name: "apply to a status", method: "PATCH", path: pathVolumes + "/d/status?fieldManager=one&force=true", media: applyPatch,
+		body: `{"apiVersion":"cdi.kubevirt.io/v1beta1","kind":"DataVolume","metadata":{"name":"d"},"status":{"phase":"Failed"}}`},
+	{name: "instance with a status", method: "POST", path: pathInstances + "?fieldManager=script",
+		body: `{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance","metadata":{"name":"i"},"spec":{"domain":{"devices":{}}},` +
+			`"status":{"phase":"Running","nodeName":"n"}}`},
+	{name: "update of an instance's status", method: "PATCH", path: pathInstances + "/i?fieldManager=script", media: mergePatch,
+		body: `{"status":{"phase":"Failed"}}`},
+	{name: "owner without uid", method: "POST", path: pathNamespace + "/configmaps",
+		body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"o","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p"}]}}`},
+	{name: "configmap with a bad key", method: "POST", path: pathNamespace + "/configmaps", body: config("k", `,"data":{"a b":"1"}`)},
+	{name: "secret with a bad key", method: "POST", path: pathNamespace + "/secrets",
+		body: `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"k"},"data":{"a b":"eA=="}}`},
+	{name: "secret that is no base64", method: "POST", path: pathNamespace + "/secrets",
+		body: `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"k"},"data":{"a":"???"}}`},
+	{name: "secret of another type", method: "PATCH", path: pathNamespace + "/secrets/s", media: mergePatch, body: `{"type":"example.com/x"}`},
+	{name: "secret that is too large", method: "POST", path: pathNamespace + "/secrets",
+		body: `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"k"},"stringData":{"a":"` + strings.Repeat("x", 1<<20+1) + `"}}`},
+	{name: "body that is too large", method: "POST", path: pathNamespace + "/secrets",
+		body: `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"k"},"stringData":{"a":"` + strings.Repeat("x", 3<<20) + `"}}`},
+	{name: "claim grows before it is bound", method: "PATCH", path: pathNamespace + "/persistentvolumeclaims/p", media: mergePatch,
+		body: `{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`},
+	{name: "claim changes", method: "PATCH", path: pathNamespace + "/persistentvolumeclaims/p", media: mergePatch,
+		body: `{"spec":{"accessModes":["ReadWriteMany"]}}`},
+	{name: "claim is deleted", method: "DELETE", path: pathNamespace + "/persistentvolumeclaims/p"},
+	{name: "claim without access mode", method: "POST", path: pathNamespace + "/persistentvolumeclaims",
+		body: `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"q"},"spec":{"resources":{"requests":{"storage":"1Gi"}}}}`},
+	{name: "lease by an update", method: "PUT", path: "/apis/coordination.k8s.io/v1/namespaces/fidelity/leases/m?fieldManager=script",
+		body: `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"m"},"spec":{"holderIdentity":"x"}}`},
+	{name: "storage class without provisioner", method: "POST", path: "/apis/storage.k8s.io/v1/storageclasses",
+		body: `{"apiVersion":"storage.k8s.io/v1","kind":"StorageClass","metadata":{"name":"fidelity"}}`},
+
+	// Who is it, and may it.
+	{name: "wrong token", method: "GET", path: pathMachines, token: "no such token"},
+	{name: "list by nobody", method: "GET", path: pathMachines, as: "nobody"},
+	{name: "get by nobody", method: "GET", path: pathMachines + "/a", as: "nobody"},
+	{name: "status by nobody", method: "PATCH", path: pathMachines + "/a/status", as: "nobody", media: mergePatch, body: `{}`},
+	{name: "namespaces by nobody", method: "GET", path: "/api/v1/namespaces", as: "nobody"},
+	{name: "subresource by nobody", method: "PUT", path: "/apis/subresources.kubevirt.io/v1/namespaces/fidelity/virtualmachines/a/start", as: "nobody"},
+	{name: "metrics by nobody", method: "GET", path: "/metrics", as: "nobody"},
+	{name: "readyz by nobody", method: "GET", path: "/readyz", as: "nobody"},
+	{name: "group by nobody", method: "GET", path: "/apis/kubevirt.io", as: "nobody"},
+	{name: "what may nobody", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", as: "nobody",
+		body: `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"create",` +
+			`"group":"kubevirt.io","resource":"virtualmachines","namespace":"fidelity"}}}`},
+
 	// The end.
 	{name: "delete namespace", method: "DELETE", path: pathNamespace},
 	{name: "create in a namespace that goes", method: "POST", path: pathMachines, body: vm("z", "")},
 	{name: "namespace goes", method: "GET", path: pathNamespace},
+	{name: "finalize namespace", method: "PUT", path: pathNamespace + "/finalize?fieldManager=script",
+		body: `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"fidelity"},"spec":{"finalizers":[]}}`},
+	{name: "namespace is gone", method: "GET", path: pathNamespace},
 }
 
 // runFidelity plays the script on a server and compares its answers with the golden file.
@@ -240,8 +353,10 @@ func runFidelity(t *testing.T, config *rest.Config) {
 
 	var got strings.Builder
 
+	last := map[string]string{}
+
 	for _, s := range fidelity {
-		fmt.Fprintf(&got, "## %s\n%s %s\n%s\n", s.name, s.method, s.path, play(t, client, config.Host, s))
+		fmt.Fprintf(&got, "## %s\n%s %s\n%s\n", s.name, s.method, s.path, play(t, client, config.Host, s, last))
 	}
 
 	golden := filepath.Join("testdata", "fidelity.golden")
@@ -265,11 +380,29 @@ func runFidelity(t *testing.T, config *rest.Config) {
 	require.Len(t, gots, len(wants))
 }
 
-func play(t *testing.T, client *http.Client, host string, s step) string {
+// found are the values of answers that later steps name.
+var found = map[string]*regexp.Regexp{
+	"version":  regexp.MustCompile(`"resourceVersion": ?"(\d\d+)"`),
+	"continue": regexp.MustCompile(`"continue": ?"([^"]+)"`),
+}
+
+func play(t *testing.T, client *http.Client, host string, s step, last map[string]string) string {
 	t.Helper()
+
+	for name, value := range last {
+		s.path, s.body = strings.ReplaceAll(s.path, "{"+name+"}", value), strings.ReplaceAll(s.body, "{"+name+"}", value)
+	}
 
 	r, err := http.NewRequestWithContext(t.Context(), s.method, host+s.path, bytes.NewBufferString(s.body))
 	require.NoError(t, err)
+
+	if s.as != "" {
+		r.Header.Set("Impersonate-User", s.as)
+	}
+
+	if s.token != "" {
+		r.Header.Set("Authorization", "Bearer "+s.token)
+	}
 
 	r.Header.Set("Accept", "application/json")
 	r.Header.Set("Content-Type", "application/json")
@@ -289,6 +422,16 @@ func play(t *testing.T, client *http.Client, host string, s step) string {
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(t, err, s.name)
 	require.NoError(t, answer.Body.Close())
+
+	for name, pattern := range found {
+		if match := pattern.FindSubmatch(text); match != nil {
+			last[name] = string(match[1])
+		}
+	}
+
+	if last["first"] == "" {
+		last["first"] = last["version"]
+	}
 
 	var b strings.Builder
 
@@ -330,6 +473,13 @@ var changing = []struct {
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[1-9][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`), "UID"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`"resourceVersion": "\d\d+"`), `"resourceVersion": "VERSION"`},
+	{regexp.MustCompile(`(\\"resourceVersion\\\\*":\\*")\d+`), "${1}VERSION"},
+	// What has changed in a claim is told by the names that its fields have inside of the real server.
+	{regexp.MustCompile(`for bound claims\\n@@(?:[^"\\]|\\.)*`), "for bound claims"},
+	{regexp.MustCompile(`"continue": "[^"]+"`), `"continue": "CONTINUE"`},
+	{regexp.MustCompile(`, current: \d+`), ", current: VERSION"},
+	{regexp.MustCompile(`\bg-[a-z0-9]{5}\b`), "g-SUFFIX"},
+	{regexp.MustCompile(`x{1000,}`), "XXX"},
 	// Nobody reads who has set the fields of a question.
 	{regexp.MustCompile(`(?s)("kind": "SelfSubjectAccessReview",\n "metadata": )\{\n.*?\n \}`), "${1}{}"},
 	{regexp.MustCompile(`(ResourceVersion in object meta: |ResourceVersion in record \()\d+`), "${1}VERSION"},

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/generic/registry"
@@ -47,6 +48,7 @@ func newBuiltin(db *mvcc.DB, may authorizer.Authorizer, b builtin) (*resource, e
 
 	r := &resource{main: store, patches: builtinPatches, subresources: map[string]subresource{}, info: metav1.APIResource{
 		Name: b.plural, SingularName: b.singular, Namespaced: !b.cluster, Kind: b.kind, Verbs: allVerbs, ShortNames: b.short,
+		StorageVersionHash: discovery.StorageVersionHash(b.version.Group, b.version.Version, b.kind),
 	}}
 
 	var err error

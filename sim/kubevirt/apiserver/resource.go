@@ -51,6 +51,7 @@ type subresource struct {
 // What a resource offers, and a subresource.
 var (
 	allVerbs         = metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+	customVerbs      = metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 	subresourceVerbs = metav1.Verbs{"get", "patch", "update"}
 )
 
@@ -61,6 +62,22 @@ var (
 	}
 	customPatches = []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
 )
+
+// misplaced returns the status for a path that objects of this kind do not have, zero if they have it.
+func (r *resource) misplaced(info *request.RequestInfo) int {
+	inNamespace := info.Namespace != "" && info.Resource != "namespaces"
+
+	switch {
+	case r.info.Namespaced == inNamespace:
+		return 0
+	case inNamespace, info.Name != "":
+		return http.StatusNotFound
+	case info.Verb == "list", info.Verb == "watch":
+		return 0
+	default:
+		return http.StatusMethodNotAllowed
+	}
+}
 
 // handler returns what serves a request, nil if there is no such subresource, or an error for a verb that is not offered.
 func (r *resource) handler(info *request.RequestInfo, admit admission.Interface) (http.Handler, error) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
@@ -159,7 +160,10 @@ func (s strategy) Validate(_ context.Context, object runtime.Object) field.Error
 
 	switch o := object.(type) {
 	case *core.Secret:
-		errs = append(errs, validateData(o)...)
+		errs = append(errs, validateData(o.Data)...)
+	case *core.ConfigMap:
+		errs = append(errs, validateData(o.Data)...)
+		errs = append(errs, validateData(o.BinaryData)...)
 	case *core.PersistentVolumeClaim:
 		errs = append(errs, validateClaim(o)...)
 	case *core.Pod:
@@ -176,10 +180,8 @@ func (s strategy) Validate(_ context.Context, object runtime.Object) field.Error
 // nameRule returns how names of the kind have to look.
 func (s strategy) nameRule() validation.ValidateNameFunc {
 	switch s.kind {
-	case "Namespace":
+	case "Namespace", "Service":
 		return validation.NameIsDNSLabel
-	case "Service":
-		return validation.NameIsDNS1035Label
 	case "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding":
 		return func(name string, prefix bool) []string { return nil }
 	default:
@@ -187,15 +189,19 @@ func (s strategy) nameRule() validation.ValidateNameFunc {
 	}
 }
 
-func validateData(s *core.Secret) (errs field.ErrorList) {
-	total := 0
+func validateData[V string | []byte](data map[string]V) (errs field.ErrorList) {
+	total, path := 0, field.NewPath("data")
 
-	for _, v := range s.Data {
+	for k, v := range data {
+		for _, problem := range utilvalidation.IsConfigMapKey(k) {
+			errs = append(errs, field.Invalid(path.Key(k), k, problem))
+		}
+
 		total += len(v)
 	}
 
 	if total > core.MaxSecretSize {
-		errs = append(errs, field.TooLong(field.NewPath("data"), "", core.MaxSecretSize))
+		errs = append(errs, field.TooLong(path, "", core.MaxSecretSize))
 	}
 
 	return errs
@@ -263,7 +269,7 @@ func (s strategy) ValidateUpdate(ctx context.Context, object, old runtime.Object
 	return errs
 }
 
-// validateClaimUpdate lets a claim grow, and be bound to a volume; all else stays.
+// validateClaimUpdate lets a claim be bound to a volume, and grow then; all else stays. The text of a real server has a diff behind it.
 func validateClaimUpdate(now, was *core.PersistentVolumeClaim) (errs field.ErrorList) {
 	spec := field.NewPath("spec")
 	rest := now.Spec.DeepCopy()
@@ -272,7 +278,9 @@ func validateClaimUpdate(now, was *core.PersistentVolumeClaim) (errs field.Error
 		rest.VolumeName = ""
 	}
 
-	rest.Resources.Requests = was.Spec.Resources.Requests
+	if was.Status.Phase == core.ClaimBound {
+		rest.Resources.Requests = was.Spec.Resources.Requests
+	}
 
 	if !apiequality.Semantic.DeepEqual(*rest, was.Spec) {
 		errs = append(errs, field.Forbidden(spec, "spec is immutable after creation except resources.requests and "+

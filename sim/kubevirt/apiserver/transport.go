@@ -50,6 +50,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	case <-x.begun:
 	case <-r.Context().Done():
 		cancel()
+		_ = x.reader.CloseWithError(r.Context().Err()) // Nobody reads what the server still writes.
 
 		return nil, r.Context().Err()
 	}

@@ -83,7 +83,7 @@ func (c *Controller) waits(pvc *corev1.PersistentVolumeClaim) bool {
 
 // finished is a claim that has its data. One that populators fill is bound only then.
 func (c *Controller) finished(dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, event, error) {
-	if dv.Status.Phase == cdi.Succeeded {
+	if dv.Status.Phase == cdi.Succeeded || pvc.Status.Phase != corev1.ClaimBound {
 		return pvc, event{}, nil
 	}
 

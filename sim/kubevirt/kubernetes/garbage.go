@@ -76,38 +76,46 @@ func (c *Controller) collect(ctx context.Context, key string) error {
 		return c.settle(ctx, k, o)
 	}
 
-	if len(o.OwnerReferences) == 0 {
-		return nil
+	policy, gone, err := c.orphaned(ctx, o)
+	if err != nil || !gone {
+		return err
 	}
 
-	blocking := false
+	// The watch of its kind may lag behind, and somebody have given it another owner.
+	if o, err = k.Resource.Get(ctx, o.Namespace, o.Name); err != nil {
+		return ignoreNotFound(err)
+	}
+
+	if policy, gone, err = c.orphaned(ctx, o); err != nil || !gone || o.DeletionTimestamp != nil {
+		return err
+	}
+
+	if err := k.Delete(ctx, o, policy); err != nil && !apierrors.IsConflict(err) {
+		return ignoreNotFound(err)
+	}
+
+	return nil
+}
+
+// orphaned says whether all owners of an object are gone, or wait for it to go, and how it is deleted then.
+func (c *Controller) orphaned(ctx context.Context, o *metav1.PartialObjectMetadata) (policy metav1.DeletionPropagation, gone bool, err error) {
+	policy = metav1.DeletePropagationBackground
 
 	for _, ref := range o.OwnerReferences {
 		owner, known, err := c.owner(ctx, o.Namespace, ref)
 
 		switch {
-		case err != nil:
-			return err
-		case !known:
-			return nil // An owner of a kind that is not collected here keeps its dependents.
+		case err != nil || !known: // An owner of a kind that is not collected here keeps its dependents.
+			return "", false, err
 		case owner == nil:
 		case owner.DeletionTimestamp != nil && slices.Contains(owner.Finalizers, metav1.FinalizerDeleteDependents):
-			blocking = true
+			policy = metav1.DeletePropagationForeground
 		default:
-			return nil
+			return "", false, nil
 		}
 	}
 
-	policy := metav1.DeletePropagationBackground
-	if blocking {
-		policy = metav1.DeletePropagationForeground
-	}
-
-	if err := k.Delete(ctx, o, policy); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return err
-	}
-
-	return nil
+	return policy, len(o.OwnerReferences) > 0, nil
 }
 
 // owner returns the object that a reference means, nil if it is gone, and whether its kind is known.

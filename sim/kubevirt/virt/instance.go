@@ -210,7 +210,7 @@ func (c *Controller) pend(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 			if err := c.consume(ctx, pvc, vmi); err != nil {
 				return err
 			}
-		case dv != nil && dv.Status.Phase != cdi.Succeeded:
+		case pvc.Status.Phase != corev1.ClaimBound, dv != nil && dv.Status.Phase != cdi.Succeeded:
 			waits = true
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
@@ -301,3 +302,6 @@ func (l *lab) linger(d time.Duration) { l.Virt.Inject(virt.Fault{Linger: d}) }
 
 // tail is the end of a history.
 func tail(history string) string { return history[max(0, len(history)-4000):] }
+
+// noRules are the rights of somebody who has none: no rules at all would be all rights.
+var noRules = []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}}

@@ -217,8 +217,12 @@ func (r Resource[T, P]) list(ctx context.Context) ([]P, string, error) {
 	return objects, list.ResourceVersion, nil
 }
 
-// watch returns the events after a version. It ends with ctx, or when the body is closed.
+// watchSeconds is how long a watch may last: a week, so that one at rest costs nothing.
+const watchSeconds = "604800"
+
+// watch returns the events after a version. It ends with ctx, or when the body is closed. It asks for no bookmarks, which would come every
+// minute; after a long quiet time it lists again instead.
 func (r Resource[T, P]) watch(ctx context.Context, version string) (io.ReadCloser, error) {
 	return r.rest.Get().Resource(r.kind.Resource).Param("watch", "true").Param("resourceVersion", version).
-		Param("allowWatchBookmarks", "true").Stream(ctx)
+		Param("timeoutSeconds", watchSeconds).Stream(ctx)
 }

@@ -165,14 +165,16 @@ func (m *Mirror[T, P]) follow(ctx context.Context, from *string) error {
 	stop := context.AfterFunc(ctx, func() { _ = body.Close() })
 	defer stop()
 
-	for events, any := json.NewDecoder(body), false; ; any = true {
+	began := time.Now()
+
+	for events := json.NewDecoder(body); ; {
 		var event struct {
 			Type   string          `json:"type"`
 			Object json.RawMessage `json:"object"`
 		}
 
 		if err := events.Decode(&event); err != nil {
-			if ctx.Err() != nil || any {
+			if ctx.Err() != nil || time.Since(began) >= firstPause {
 				return nil //nolint:nilerr // It is followed again from where it ended.
 			}
 
@@ -203,17 +205,10 @@ func (m *Mirror[T, P]) apply(kind string, object P) {
 
 	m.seen = max(m.seen, version(object.GetResourceVersion()))
 
-	switch kind {
-	case "BOOKMARK":
-		m.mu.Unlock()
-
-		return
-	case "DELETED":
-		if old, ok := m.objects[Key(object)]; ok && old.GetUID() == object.GetUID() {
-			delete(m.objects, Key(object))
-		}
-	default:
+	if kind != "DELETED" {
 		m.storeLocked(object)
+	} else if old, ok := m.objects[Key(object)]; ok && old.GetUID() == object.GetUID() {
+		delete(m.objects, Key(object))
 	}
 
 	m.mu.Unlock()

@@ -109,12 +109,20 @@ func (d *DB) cutting() <-chan struct{} {
 	return d.cut
 }
 
-// get returns a key's value, the zero item if it has none, and the newest revision.
-func (d *DB) get(key string) (item, int64) {
+// newest returns the newest revision, and a channel that is closed at the next change.
+func (d *DB) newest() (int64, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	return d.items[key], d.revision
+	return d.revision, d.changed
+}
+
+// get returns a key's value, the zero item if it has none.
+func (d *DB) get(key string) item {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	return d.items[key]
 }
 
 // put writes a key whose value is still that of the revision was, zero for none. Else it returns false.

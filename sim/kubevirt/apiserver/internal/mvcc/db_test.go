@@ -19,7 +19,7 @@ func keys(pairs []pair) (got []string) {
 func put(t *testing.T, d *DB, key, data string) int64 {
 	t.Helper()
 
-	now, _ := d.get(key)
+	now := d.get(key)
 	revision, ok := d.put(key, []byte(data), now.revision)
 	require.True(t, ok)
 
@@ -29,7 +29,7 @@ func put(t *testing.T, d *DB, key, data string) int64 {
 func remove(t *testing.T, d *DB, key string) int64 {
 	t.Helper()
 
-	now, _ := d.get(key)
+	now := d.get(key)
 	revision, ok := d.remove(key, now.revision)
 	require.True(t, ok)
 
@@ -107,7 +107,7 @@ func TestAnyOldStateIsWhatItWas(t *testing.T) {
 	for range steps {
 		key := fmt.Sprintf("/a/%d", random.IntN(10))
 
-		if now, _ := d.get(key); now.data != nil && random.IntN(3) == 0 {
+		if d.get(key).data != nil && random.IntN(3) == 0 {
 			remove(t, d, key)
 		} else {
 			put(t, d, key, fmt.Sprint(random.IntN(1000)))

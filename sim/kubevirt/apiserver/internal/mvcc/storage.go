@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 )
 
@@ -55,6 +57,11 @@ func (s *Storage) decode(i item, out runtime.Object) error {
 		return storage.NewCorruptObjError("", err)
 	}
 
+	// Objects whose type says their kind have it only where they are written out: not as items of a list.
+	if _, ok := out.(runtime.Unstructured); !ok {
+		out.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+
 	return s.versioner.UpdateObject(out, uint64(i.revision))
 }
 
@@ -95,16 +102,17 @@ func (s *Storage) Create(_ context.Context, key string, object, out runtime.Obje
 }
 
 // Get implements storage.Interface.
-func (s *Storage) Get(_ context.Context, key string, options storage.GetOptions, out runtime.Object) error {
+func (s *Storage) Get(ctx context.Context, key string, options storage.GetOptions, out runtime.Object) error {
 	key, err := storage.PrepareKey(s.prefix, key, false)
 	if err != nil {
 		return err
 	}
 
-	found, revision := s.db.get(key)
-	if err := s.notOlder(options.ResourceVersion, revision); err != nil {
+	if err := s.notOlder(ctx, options.ResourceVersion); err != nil {
 		return err
 	}
+
+	found := s.db.get(key)
 
 	switch {
 	case found.data != nil:
@@ -116,8 +124,14 @@ func (s *Storage) Get(_ context.Context, key string, options storage.GetOptions,
 	}
 }
 
-// notOlder checks that the newest revision is not below the one that is asked for.
-func (s *Storage) notOlder(version string, newest int64) error {
+// freshTime is how long a reader waits for a state that is not there yet. It is told to try again after retrySeconds.
+const (
+	freshTime    = 3 * time.Second
+	retrySeconds = 1
+)
+
+// notOlder waits until the newest revision is not below the one that is asked for.
+func (s *Storage) notOlder(ctx context.Context, version string) error {
 	if version == "" {
 		return nil
 	}
@@ -127,11 +141,30 @@ func (s *Storage) notOlder(version string, newest int64) error {
 		return apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
 	}
 
-	if wanted > uint64(newest) {
-		return storage.NewTooLargeResourceVersionError(wanted, uint64(newest), 0)
-	}
+	return s.fresh(ctx, wanted)
+}
 
-	return nil
+func (s *Storage) fresh(ctx context.Context, wanted uint64) error {
+	var limit <-chan time.Time
+
+	for {
+		newest, changed := s.db.newest()
+		if uint64(newest) >= wanted {
+			return nil
+		}
+
+		if limit == nil {
+			limit = time.After(freshTime)
+		}
+
+		select {
+		case <-changed:
+		case <-limit:
+			return storage.NewTooLargeResourceVersionError(wanted, uint64(newest), retrySeconds)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // current reads a key, for a change.
@@ -141,7 +174,7 @@ func (s *Storage) current(key string, like runtime.Object, ignoreNotFound bool) 
 		return state{}, err
 	}
 
-	found, _ := s.db.get(key)
+	found := s.db.get(key)
 	if found.data == nil {
 		if !ignoreNotFound {
 			return state{}, storage.NewKeyNotFoundError(key, 0)
@@ -261,7 +294,7 @@ func (s *Storage) Delete(
 }
 
 // GetList implements storage.Interface.
-func (s *Storage) GetList(_ context.Context, key string, options storage.ListOptions, listObject runtime.Object) error {
+func (s *Storage) GetList(ctx context.Context, key string, options storage.ListOptions, listObject runtime.Object) error {
 	prefix, err := storage.PrepareKey(s.prefix, key, options.Recursive)
 	if err != nil {
 		return err
@@ -282,7 +315,7 @@ func (s *Storage) GetList(_ context.Context, key string, options storage.ListOpt
 		return err
 	}
 
-	pairs, revision, err := s.read(prefix, options, at, from)
+	pairs, revision, err := s.read(ctx, prefix, options, at, from)
 	if err != nil {
 		return err
 	}
@@ -323,20 +356,22 @@ func (s *Storage) GetList(_ context.Context, key string, options storage.ListOpt
 }
 
 // read returns what is to be listed, from the key where the list goes on.
-func (s *Storage) read(prefix string, options storage.ListOptions, at int64, from string) ([]pair, int64, error) {
+func (s *Storage) read(ctx context.Context, prefix string, options storage.ListOptions, at int64, from string) ([]pair, int64, error) {
+	if err := s.notOlder(ctx, options.ResourceVersion); err != nil {
+		return nil, 0, err
+	}
+
+	if err := s.fresh(ctx, uint64(max(at, 0))); err != nil {
+		return nil, 0, err
+	}
+
 	pairs, revision, ok := s.db.list(prefix, options.Recursive, at)
 
 	switch {
-	case !ok && at > revision:
-		return nil, 0, storage.NewTooLargeResourceVersionError(uint64(at), uint64(revision), 0)
 	case !ok && options.Predicate.Continue != "":
 		return nil, 0, expiredToken(from, prefix)
 	case !ok:
 		return nil, 0, apierrors.NewResourceExpired(listExpired)
-	}
-
-	if err := s.notOlder(options.ResourceVersion, revision); err != nil {
-		return nil, 0, err
 	}
 
 	first := 0

@@ -52,27 +52,31 @@ func (s *Storage) Watch(ctx context.Context, key string, options storage.ListOpt
 
 	initial := options.SendInitialEvents != nil && *options.SendInitialEvents
 
-	var pairs []pair
-
-	switch {
-	case initial || (options.SendInitialEvents == nil && from == 0):
-		var revision int64
-
-		pairs, revision, _ = s.db.list(key, options.Recursive, 0)
-		if initial {
-			if err := s.notOlder(options.ResourceVersion, revision); err != nil {
-				w.cancel()
-
-				return nil, err
-			}
-		}
-
-		w.seen = revision
-	case from == 0:
-		w.seen = s.db.Revision()
+	// The real server looks at the request's own time only when this is over.
+	late := error(nil)
+	if initial {
+		late = s.fresh(context.WithoutCancel(ctx), from)
 	}
 
-	go w.run(pairs, initial && options.Predicate.AllowWatchBookmarks)
+	go func() {
+		defer close(w.result)
+		defer w.cancel()
+
+		var pairs []pair
+
+		switch {
+		case late != nil:
+			w.fail(late)
+
+			return
+		case initial || (options.SendInitialEvents == nil && from == 0):
+			pairs, w.seen, _ = s.db.list(key, options.Recursive, 0)
+		case from == 0:
+			w.seen = s.db.Revision()
+		}
+
+		w.run(pairs, initial && options.Predicate.AllowWatchBookmarks)
+	}()
 
 	return w, nil
 }
@@ -84,9 +88,6 @@ func (w *watcher) ResultChan() <-chan watch.Event { return w.result }
 func (w *watcher) Stop() { w.cancel() }
 
 func (w *watcher) run(initial []pair, marked bool) {
-	defer close(w.result)
-	defer w.cancel()
-
 	for _, p := range initial {
 		if !w.tell(change{key: p.key, data: p.data, revision: p.revision}) {
 			return
@@ -236,7 +237,12 @@ func (w *watcher) fail(err error) {
 	}
 
 	status := answer.Status()
-	w.send(watch.Event{Type: watch.Error, Object: &status})
+
+	select {
+	case w.result <- watch.Event{Type: watch.Error, Object: &status}:
+	default:
+		w.send(watch.Event{Type: watch.Error, Object: &status})
+	}
 }
 
 func (w *watcher) send(e watch.Event) bool {
