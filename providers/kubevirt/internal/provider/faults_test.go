@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/machine"
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/provider"
@@ -67,7 +69,10 @@ func TestWhatKeepsAMachineWaitingIsSaidWithinAMinute(t *testing.T) {
 				l := newLab(t, kubevirt.Options{Enter: keepImages})
 				started := time.Now()
 
-				var seen time.Duration
+				var (
+					seen time.Duration
+					last error
+				)
 
 				undo := test.trouble(l)
 				end := time.AfterFunc(20*time.Minute, undo)
@@ -78,6 +83,8 @@ func TestWhatKeepsAMachineWaitingIsSaidWithinAMinute(t *testing.T) {
 					err := l.attempt(t.Context(), requestOf("r-1", classData))
 					require.Error(t, err)
 
+					last = err
+
 					if strings.Contains(err.Error(), test.want) {
 						seen = time.Since(started)
 					}
@@ -85,7 +92,7 @@ func TestWhatKeepsAMachineWaitingIsSaidWithinAMinute(t *testing.T) {
 					time.Sleep(5 * time.Second)
 				}
 
-				assert.NotZero(t, seen, "it is never said")
+				assert.NotZero(t, seen, "it is never said, but: %v", last)
 				assert.LessOrEqual(t, seen, 75*time.Second)
 
 				o := l.provision(requestOf("r-1", classData), 3*time.Hour)
@@ -126,37 +133,44 @@ func TestImportThatFailsForGoodIsBegunAgain(t *testing.T) {
 	})
 }
 
-func TestCloneThatFailsForGoodIsMadeAgain(t *testing.T) {
+func TestDiskThatFailsForGoodIsMadeAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := newLab(t, kubevirt.Options{Enter: keepImages})
-		l.mustProvision("r-1")
+		undo := l.CDI.Inject(cdi.Fault{Volume: namespace + "/" + machine.NamesOf(ref("r-1")).Root, Message: "no such tag", Fatal: true, Times: 1})
+		defer undo()
 
-		root := machine.NamesOf(ref("r-2")).Root
-		o := l.during("r-2", func() func() {
-			return l.CDI.Inject(cdi.Fault{Volume: namespace + "/" + root, Message: "clone is broken", Fatal: true, Times: 1})
-		}, 3*time.Minute)
-
+		o := l.provision(requestOf("r-1", "{cores: 2, memory: 2048, disk_size: 10, image: {source: container_disk, reference: registry.test/talos}}"), time.Hour)
+		require.NoError(t, o.err, "%v", o.said)
 		assert.Contains(t, strings.Join(o.said, "\n"), "to be made again")
 	})
 }
 
 func TestImageWhoseDataVolumeCDIHasCollectedIsUsed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		l := newLab(t, kubevirt.Options{Enter: keepImages})
-		l.mustProvision("r-1")
-
-		volumes, err := l.admin().DataVolumes().List(t.Context(), namespace, metav1.ListOptions{LabelSelector: machine.LabelImage})
-		require.NoError(t, err)
-		require.Len(t, volumes, 1)
-
-		// As the importers of old did: the claim loses its owner and stays.
+		opts := kubevirt.Options{Enter: keepImages}
+		opts.CDI.CollectAfter, opts.CDI.Times.Import = time.Minute, 30*time.Second
+		l := newLab(t, opts)
 		k := l.admin()
-		_, err = k.Core.CoreV1().PersistentVolumeClaims(namespace).Patch(t.Context(), volumes[0].Name, "application/merge-patch+json",
-			[]byte(`{"metadata":{"ownerReferences":null,"annotations":{"cdi.kubevirt.io/garbageCollected":"true"}}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
-		require.NoError(t, k.DataVolumes().Delete(t.Context(), volumes[0]))
-		time.Sleep(time.Minute)
-		synctest.Wait()
+
+		images := func() []*cdiv1.DataVolume {
+			volumes, err := k.DataVolumes().List(t.Context(), namespace, metav1.ListOptions{LabelSelector: machine.LabelImage})
+			require.NoError(t, err)
+
+			return volumes
+		}
+
+		// We ask CDI to leave it alone; it is not bound to.
+		require.Error(t, l.attempt(t.Context(), requestOf("r-1", classData)))
+
+		for _, v := range images() {
+			_, err := k.CDI.CdiV1beta1().DataVolumes(namespace).Patch(t.Context(), v.Name, "application/merge-patch+json",
+				[]byte(`{"metadata":{"annotations":{"cdi.kubevirt.io/storage.deleteAfterCompletion":"true"}}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+		}
+
+		l.mustProvision("r-1")
+		time.Sleep(10 * time.Minute)
+		require.Empty(t, images(), "it is collected")
 
 		before := l.Ledger().CallsOf("create datavolumes")
 		l.mustProvision("r-2")
@@ -166,7 +180,7 @@ func TestImageWhoseDataVolumeCDIHasCollectedIsUsed(t *testing.T) {
 		time.Sleep(30 * time.Hour)
 
 		for range 2 {
-			_, err = l.driver.List(t.Context(), providerID)
+			_, err := l.driver.List(t.Context(), providerID)
 			require.NoError(t, err)
 			synctest.Wait()
 			time.Sleep(time.Hour)
@@ -221,7 +235,8 @@ func TestRefusalOfAWebhookIsShown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := newLab(t, kubevirt.Options{Enter: keepImages})
 		l.Server().AddHook(apiserver.Hook{
-			Name: "policy.example.org",
+			Name: "policy.example.org", Resource: schema.GroupResource{Group: "kubevirt.io", Resource: "virtualmachines"},
+			Operations: []apiserver.Operation{apiserver.Create},
 			Validate: func(context.Context, *apiserver.Review) error {
 				return apiserver.Refuse(403, metav1.StatusReasonForbidden, "no bridges here")
 			},
