@@ -8,20 +8,21 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	authorization "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/omni-infra/omni-infra-providers/conformance"
+	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/clustertest"
+	sim "github.com/omni-infra/omni-infra-providers/sim/kubevirt"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
 	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 )
@@ -29,17 +30,15 @@ import (
 // cloud is what the suite sees of a real API server: one namespace and what is in it, by the server's word, with none of the provider's
 // code. In each machine that the simulated KubeVirt starts there it puts a simulated Talos, with the user data that the machine has.
 type cloud struct {
-	server    *server
+	cluster   *clustertest.Cluster
+	admin     dynamic.Interface
 	namespace string
 	account   *rest.Config
 	books     *ledger.Ledger
 	world     *conformance.World
 
 	mu sync.Mutex
-	// boots counts how often a machine was booted, on which of them have a guest, by the UID of the VirtualMachine. foreign is what somebody
-	// else has made, by UID.
-	boots   map[string]int
-	on      map[string]int
+	// foreign is what somebody else has made, by UID.
 	foreign map[string]bool
 }
 
@@ -50,76 +49,74 @@ type kind struct {
 }
 
 var (
-	machines = kind{"virtualmachine", schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachines"}}
+	machines = kind{"vm", schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachines"}}
 	kinds    = []kind{
 		machines,
-		{"virtualmachineinstance", schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachineinstances"}},
+		{"instance", schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachineinstances"}},
 		{"datavolume", schema.GroupVersionResource{Group: "cdi.kubevirt.io", Version: "v1beta1", Resource: "datavolumes"}},
-		{"persistentvolumeclaim", schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}},
+		{"claim", schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}},
 		{"secret", schema.GroupVersionResource{Version: "v1", Resource: "secrets"}},
 	}
 )
 
+// clouds are those of the cases that are played, by namespace: all are on one cluster, which is started for the first and ended by TestMain.
+var (
+	clouds  sync.Map
+	started atomic.Pointer[clustertest.Cluster]
+)
+
+var startCluster = sync.OnceValues(func() (*clustertest.Cluster, error) {
+	cluster, err := clustertest.Start(sim.ControllerOptions{
+		Virt: virt.Options{Boot: func(ctx context.Context, g virt.Guest) {
+			if c, ok := clouds.Load(g.Namespace); ok {
+				c.(*cloud).boot(ctx, g)
+			}
+		}},
+	})
+	started.Store(cluster)
+
+	return cluster, err
+})
+
 // newCloud makes a namespace with an account for the provider in it, which has the rights of the provider's own manifest and no other.
-func newCloud(t *testing.T, w *conformance.World, s *server) *cloud {
+func newCloud(t *testing.T, w *conformance.World) *cloud {
 	t.Helper()
 
-	c := &cloud{
-		server: s, books: ledger.New(), world: w, namespace: s.newNamespace(t),
-		boots: map[string]int{}, on: map[string]int{}, foreign: map[string]bool{},
-	}
-
-	var err error
-
-	c.account, err = s.plane.As(t.Context(), c.namespace, account)
+	cluster, err := startCluster()
 	require.NoError(t, err)
 
-	awaitRights(t, c.account, c.namespace)
-	c.books.Look(c.objects)
+	c := &cloud{cluster: cluster, books: ledger.New(), world: w, foreign: map[string]bool{}}
 
-	s.enter(c)
-	t.Cleanup(func() { s.leave(t, c) })
+	c.admin, err = dynamic.NewForConfig(cluster.Admin())
+	require.NoError(t, err)
+
+	c.namespace, c.account, err = cluster.NewNamespace(t.Context())
+	require.NoError(t, err)
+
+	c.books.Look(c.objects)
+	clouds.Store(c.namespace, c)
+
+	t.Cleanup(func() {
+		// What is left, the suite has complained of. Its guests end.
+		for _, m := range c.list(machines) {
+			_ = c.of(machines).Delete(context.Background(), m.GetName(), metav1.DeleteOptions{})
+		}
+
+		clouds.Delete(c.namespace)
+	})
 
 	return c
 }
 
-// awaitRights waits until a role that has just been bound is known everywhere in the API server.
-func awaitRights(t *testing.T, account *rest.Config, namespace string) {
-	t.Helper()
-
-	client, err := kubernetes.NewForConfig(account)
-	require.NoError(t, err)
-
-	require.Eventually(t, func() bool {
-		answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorization.SelfSubjectAccessReview{
-			Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorization.ResourceAttributes{
-				Namespace: namespace, Verb: "list", Group: "kubevirt.io", Resource: "virtualmachines",
-			}},
-		}, metav1.CreateOptions{})
-
-		return err == nil && answer.Status.Allowed
-	}, 30*time.Second, 20*time.Millisecond, "the manifest gives the provider's account no right to list machines")
-}
-
 // boot runs a simulated Talos in a machine.
 func (c *cloud) boot(ctx context.Context, g virt.Guest) {
-	c.mu.Lock()
-	c.boots[g.Machine]++
-	c.on[g.Machine]++
-	c.mu.Unlock()
-
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-
-		c.on[g.Machine]--
-	}()
-
 	c.books.Note("KubeVirt boots %s", g.Name)
 	c.world.Boot(ctx, conformance.Guest{UUID: g.UUID, UserData: string(g.UserData)})
 }
 
-func (c *cloud) of(k kind) dynamic.ResourceInterface { return c.server.admin.Resource(k.resource).Namespace(c.namespace) }
+func (c *cloud) of(k kind) dynamic.ResourceInterface {
+	return c.admin.Resource(k.resource).Namespace(c.namespace)
+}
 
 func (c *cloud) list(k kind) []unstructured.Unstructured {
 	all, err := c.of(k).List(context.Background(), metav1.ListOptions{})
@@ -160,17 +157,17 @@ func (c *cloud) Ledger() *ledger.Ledger { return c.books }
 
 // Machines returns all machines of the namespace.
 func (c *cloud) Machines() (all []ledger.Machine) {
-	found := c.list(machines)
+	on := map[string]virt.Machine{}
+	for _, m := range c.cluster.Controllers.Virt.Machines() {
+		on[m.UID] = m
+	}
 
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	for _, vm := range found {
+	for _, vm := range c.list(machines) {
 		id := string(vm.GetUID())
 		uuid, _, _ := unstructured.NestedString(vm.Object, "spec", "template", "spec", "domain", "firmware", "uuid")
 
 		all = append(all, ledger.Machine{
-			ID: id, Name: vm.GetName(), UUID: uuid, Tags: vm.GetLabels(), On: c.on[id] > 0, Boots: c.boots[id],
+			ID: id, Name: vm.GetName(), UUID: uuid, Tags: vm.GetLabels(), On: on[id].On, Boots: on[id].Boots,
 		})
 	}
 
@@ -273,16 +270,16 @@ func foreignObject(k kind, name string) map[string]any {
 	}
 
 	switch k.name {
-	case "virtualmachine":
+	case "vm":
 		object["apiVersion"], object["kind"] = "kubevirt.io/v1", "VirtualMachine"
 		object["spec"] = map[string]any{"runStrategy": "Halted", "template": map[string]any{"spec": instance}}
-	case "virtualmachineinstance":
+	case "instance":
 		object["apiVersion"], object["kind"] = "kubevirt.io/v1", "VirtualMachineInstance"
 		object["spec"] = instance
 	case "datavolume":
 		object["apiVersion"], object["kind"] = "cdi.kubevirt.io/v1beta1", "DataVolume"
 		object["spec"] = map[string]any{"source": map[string]any{"blank": map[string]any{}}, "storage": map[string]any{"resources": claim["resources"]}}
-	case "persistentvolumeclaim":
+	case "claim":
 		object["apiVersion"], object["kind"], object["spec"] = "v1", "PersistentVolumeClaim", claim
 	default:
 		object["apiVersion"], object["kind"] = "v1", "Secret"

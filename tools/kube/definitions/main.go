@@ -41,8 +41,8 @@ var wanted = map[string]func(definition string) string{
 	"cdi.kubevirt.io_datasources.yaml":                                 nil,
 	"cdi.kubevirt.io_datavolumes.yaml":                                 nil,
 	"cdi.kubevirt.io_storageprofiles.yaml":                             nil,
-	"instancetype.kubevirt.io_virtualmachineclusterinstancetypes.yaml": nil,
-	"instancetype.kubevirt.io_virtualmachineclusterpreferences.yaml":   nil,
+	"instancetype.kubevirt.io_virtualmachineclusterinstancetypes.yaml": ofTheCluster,
+	"instancetype.kubevirt.io_virtualmachineclusterpreferences.yaml":   ofTheCluster,
 	"instancetype.kubevirt.io_virtualmachineinstancetypes.yaml":        nil,
 	"instancetype.kubevirt.io_virtualmachinepreferences.yaml":          nil,
 	"k8s.cni.cncf.io_networkattachmentdefinitions.yaml":                hyphens,
@@ -55,6 +55,11 @@ var wanted = map[string]func(definition string) string{
 // statusSubresource adds what KubeVirt's operator adds to a definition in its crds.go. The version is the last thing in the file.
 func statusSubresource(definition string) string {
 	return definition + "    subresources:\n      status: {}\n"
+}
+
+// ofTheCluster makes a kind one without a namespace, as KubeVirt's operator does in its crds.go.
+func ofTheCluster(definition string) string {
+	return strings.Replace(definition, "  scope: Namespaced\n", "  scope: Cluster\n", 1)
 }
 
 // hyphens gives the resource the name that Multus' own manifest has.

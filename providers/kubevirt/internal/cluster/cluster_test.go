@@ -167,7 +167,7 @@ func TestForgottenHistoryIsReadAnew(t *testing.T) {
 
 		// What happens while the server cannot be reached is not seen, and its history is gone afterwards.
 		s.Stop()
-		time.Sleep(10 * time.Second)
+		time.Sleep(10500 * time.Millisecond)
 
 		_, live := names(m)
 		assert.False(t, live)
@@ -203,6 +203,7 @@ func TestMirrorWhoseWatchIsNotLetInIsNotLive(t *testing.T) {
 
 				undo := s.Ledger().Inject(ledger.Fault{Kind: fault, For: time.Hour, Times: -1})
 				time.Sleep(26 * time.Second)
+				synctest.Wait()
 
 				_, live := names(m)
 				assert.False(t, live)
@@ -294,7 +295,7 @@ func TestRotatedTokenIsTakenUp(t *testing.T) {
 		m, errs := follow(t, k, cluster.ShortWatch)
 
 		_, live := names(m)
-		require.True(t, live)
+		require.True(t, live, "%v", errs())
 
 		require.True(t, s.RotateToken("system:serviceaccount:omni:provider", "canary-next"))
 		require.NoError(t, os.WriteFile(file, []byte("canary-next"), 0o600))

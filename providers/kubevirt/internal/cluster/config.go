@@ -72,8 +72,9 @@ func (c Config) restConfig() (*rest.Config, error) {
 			return nil, fmt.Errorf("token file: %w", err)
 		}
 
-		config = rest.AnonymousClientConfig(config)
-		config.BearerTokenFile = file
+		config.Username, config.Password, config.BearerToken, config.BearerTokenFile = "", "", "", file
+		config.AuthProvider, config.ExecProvider = nil, nil
+		config.CertFile, config.CertData, config.KeyFile, config.KeyData = "", nil, "", nil
 	}
 
 	if len(c.ImpersonateGroups) > 0 && c.ImpersonateUser == "" {
@@ -106,12 +107,15 @@ func (c Config) load() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.WarnIfAllMissing = false
 
-	if c.Kubeconfig != "" {
-		file, err := expand(c.Kubeconfig)
-		if err != nil {
-			return nil, err
-		}
+	file, err := expand(cmp.Or(c.Kubeconfig, "~/.kube/config"))
+	if err != nil && c.Kubeconfig != "" {
+		return nil, err
+	}
 
+	switch {
+	case c.Kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "":
+		rules.Precedence = []string{file}
+	case c.Kubeconfig != "":
 		if _, err := os.Stat(file); err != nil {
 			return nil, fmt.Errorf("kubeconfig: %w", err)
 		}

@@ -132,6 +132,8 @@ func (e *callError) answered(s metav1.Status) error {
 		return driver.Terminal(e)
 	case s.Code == http.StatusNotFound:
 		return e.notFound(s)
+	case replaced(s):
+		// It is looked at again.
 	case s.Code == http.StatusUnauthorized:
 		e.advice = "the API server does not accept the provider's credentials: check the kubeconfig or the token"
 	case s.Code == http.StatusForbidden:
@@ -226,7 +228,17 @@ func discreet(op Op, text string) string {
 func Exists(err error) bool { return apierrors.IsAlreadyExists(err) }
 
 // Conflicts reports whether err says that an object is not what it was thought to be, or is in no state for what was asked.
-func Conflicts(err error) bool { return apierrors.IsConflict(err) }
+func Conflicts(err error) bool {
+	var status apierrors.APIStatus
+
+	return apierrors.IsConflict(err) || errors.As(err, &status) && replaced(status.Status())
+}
+
+// replaced reports whether an apply was refused because the object has another UID than the one that was meant.
+func replaced(s metav1.Status) bool {
+	return s.Reason == metav1.StatusReasonInvalid && s.Details != nil &&
+		slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
 
 // Forbidden reports whether err says that the provider's account lacks a right.
 func Forbidden(err error) bool { return apierrors.IsForbidden(err) }

@@ -240,7 +240,15 @@ func (m *Mirror[T]) connect(ctx context.Context, cancel func(), opts metav1.List
 	late, slow := time.AfterFunc(m.cluster.timeout, cancel), time.AfterFunc(slowAnswer, m.close)
 	defer slow.Stop()
 
-	w, err := m.source.Watch(once(ctx), opts)
+	ctx = once(ctx)
+	w, err := m.source.Watch(ctx, opts)
+
+	// client-go makes an empty watch of a connection that broke.
+	if broke := failed(ctx); err == nil && broke != nil {
+		w.Stop()
+
+		err = broke
+	}
 
 	switch {
 	case !late.Stop():

@@ -148,3 +148,16 @@ func try(ctx context.Context, f func() (*http.Response, error)) (*http.Response,
 
 	return resp, err
 }
+
+// failed returns why the request of ctx failed, or nil.
+func failed(ctx context.Context) error {
+	a, ok := ctx.Value(onceKey{}).(*attempt)
+	if !ok {
+		return nil
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return a.err
+}

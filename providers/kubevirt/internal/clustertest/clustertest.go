@@ -23,6 +23,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/deploy"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/cdi"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/controlplane"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/definitions"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
@@ -34,15 +36,16 @@ const startTime = 4 * time.Minute
 // Cluster is a running cluster. Its methods may be called from several goroutines.
 type Cluster struct {
 	*controlplane.ControlPlane
-	KubeVirt *virt.Controller
+	// Controllers are those of KubeVirt and its importer.
+	Controllers *kubevirt.Controllers
 
 	end        context.CancelFunc
 	background sync.WaitGroup
 	namespaces atomic.Int64
 }
 
-// Start starts a cluster in which boot runs in each machine that is on. Close ends it.
-func Start(boot func(ctx context.Context, g virt.Guest)) (_ *Cluster, err error) {
+// Start starts a cluster whose controllers work as they are told to. Close ends it.
+func Start(opts kubevirt.ControllerOptions) (_ *Cluster, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTime)
 	defer cancel()
 
@@ -68,46 +71,50 @@ func Start(boot func(ctx context.Context, g virt.Guest)) (_ *Cluster, err error)
 		return nil, err
 	}
 
-	return c, c.install(ctx, boot)
+	return c, c.install(ctx, opts)
 }
 
 // install brings the controllers, webhooks and subresources.
-func (c *Cluster) install(ctx context.Context, boot func(ctx context.Context, g virt.Guest)) (err error) {
-	if c.KubeVirt, err = virt.New(c.Admin(), virt.Options{Boot: boot}); err != nil {
+func (c *Cluster) install(ctx context.Context, opts kubevirt.ControllerOptions) (err error) {
+	if c.Controllers, err = kubevirt.NewControllers(c.Admin(), opts); err != nil {
 		return err
 	}
 
-	admission, err := virt.NewAdmission(c.Admin())
-	if err != nil {
+	if err := c.Controllers.Prepare(ctx); err != nil {
 		return err
 	}
 
 	var webhooks []controlplane.Webhook
 
-	for _, resource := range []string{"virtualmachines", "virtualmachineinstances"} {
-		on := controlplane.Webhook{
-			Resource:   schema.GroupResource{Group: "kubevirt.io", Resource: resource},
+	for _, of := range []struct {
+		name, path      string
+		mutating        bool
+		group, resource string
+	}{
+		{"virtualmachines-mutator.kubevirt.io", virt.MutatePath, true, "kubevirt.io", "virtualmachines"},
+		{"virtualmachine-validator.kubevirt.io", virt.ValidatePath, false, "kubevirt.io", "virtualmachines"},
+		{"virtualmachineinstances-mutator.kubevirt.io", virt.MutatePath, true, "kubevirt.io", "virtualmachineinstances"},
+		{"virtualmachineinstances-create-validator.kubevirt.io", virt.ValidatePath, false, "kubevirt.io", "virtualmachineinstances"},
+		{"datavolume-validate.cdi.kubevirt.io", cdi.ValidatePath, false, "cdi.kubevirt.io", "datavolumes"},
+	} {
+		webhooks = append(webhooks, controlplane.Webhook{
+			Name: of.name, Path: of.path, Mutating: of.mutating, Resource: schema.GroupResource{Group: of.group, Resource: of.resource},
 			Operations: []registration.OperationType{registration.Create, registration.Update},
-		}
-
-		on.Name, on.Path, on.Mutating = resource+"-mutator.kubevirt.io", virt.MutatePath, true
-		webhooks = append(webhooks, on)
-		on.Name, on.Path, on.Mutating = resource+"-validator.kubevirt.io", virt.ValidatePath, false
-		webhooks = append(webhooks, on)
+		})
 	}
 
-	if err := c.AddWebhooks(ctx, "virt-api", admission.Handler(), webhooks...); err != nil {
+	if err := c.AddWebhooks(ctx, "virt-api", c.Controllers.Webhooks(), webhooks...); err != nil {
 		return err
 	}
 
-	if err := c.Aggregate(ctx, virt.SubresourceVersion, virt.Subresources(), c.KubeVirt.API()); err != nil {
+	if err := c.Aggregate(ctx, virt.SubresourceVersion, virt.Subresources(), c.Controllers.API()); err != nil {
 		return err
 	}
 
 	life, end := context.WithCancel(context.Background())
 	c.end = end
 
-	c.background.Go(func() { c.KubeVirt.Run(life) })
+	c.background.Go(func() { c.Controllers.Run(life) })
 
 	return nil
 }

@@ -40,9 +40,8 @@ const (
 // MaxUserData is the largest user data that fits into a Secret beside the rest, in bytes.
 const MaxUserData = corev1.MaxSecretSize - 64<<10
 
-// Secret is what the machine is told at its first boot. It is made before the VirtualMachine, which needs it to start, and is given
-// to it afterwards, as owner, so that it goes with it; until then, and if that never comes, its mark tells whose it is. owner is nil
-// before.
+// Secret is what the machine is told at its first boot. The VirtualMachine, which does not start without it, owns it, so that it goes
+// with it; its mark tells whose it is when that is missing. owner is nil where there is none yet.
 //
 // KubeVirt adds the meta-data itself, with the instance's hostname, which Talos takes as its own when there is network data as well.
 func (m Machine) Secret(userData string, owner *kubevirtv1.VirtualMachine) (*corev1.Secret, error) {

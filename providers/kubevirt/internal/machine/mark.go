@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -18,7 +17,8 @@ const FieldManager = "omni-infra-provider-kubevirt"
 // The ownership mark is made of these labels and annotations. Machines that exist carry them: they never change.
 //
 // Labels are there to find objects by, and hold a hash in the place of an id that is no value of a label; the annotations say the
-// ids themselves. An object is ours when both are there and agree.
+// ids themselves. An object is ours when both are there and agree, and its name is one that the ids give: labels and annotations are
+// copied with an object, by KubeVirt's own clones above all, but a copy has another name.
 const (
 	markPrefix = "omni-infra.dev/"
 
@@ -95,8 +95,8 @@ func (m Mark) Annotations() map[string]string {
 	return out
 }
 
-// MarkOf reads the mark of an object. It is not ok for one without a mark, or with one that contradicts itself: labels are copied
-// by hand, and from objects to others. An object whose mark tells the provider but no request has an empty RequestID.
+// MarkOf reads the mark of an object. It is not ok for one without a mark, and for one that has it of another object. An object whose
+// mark tells the provider but no request, as somebody has changed it, has an empty RequestID.
 func MarkOf(o metav1.Object) (Mark, bool) {
 	has, says := o.GetLabels(), o.GetAnnotations()
 
@@ -112,9 +112,11 @@ func MarkOf(o metav1.Object) (Mark, bool) {
 
 	if m.RequestID == "" || has[LabelRequest] != LabelValue(m.RequestID) {
 		m.RequestID, m.Set = "", ""
+
+		return m, true
 	}
 
-	return m, true
+	return m, NamesOf(m.Ref).has(o.GetName())
 }
 
 // Owns says whether an object belongs to the request's machine.
@@ -127,25 +129,6 @@ func Owns(ref driver.Ref, o metav1.Object) bool {
 // SelectorOf finds all objects of the request's machine.
 func SelectorOf(ref driver.Ref) labels.Selector {
 	return labels.SelectorFromSet(labels.Set{LabelProvider: LabelValue(ref.ProviderID), LabelRequest: LabelValue(ref.RequestID)})
-}
-
-// SelectorOfMachines finds all objects of all machines of the provider.
-func SelectorOfMachines(providerID string) labels.Selector {
-	return selector(fmt.Sprintf("%s=%s,!%s", LabelProvider, LabelValue(providerID), LabelImage))
-}
-
-// SelectorOfImages finds all objects of all images of the provider.
-func SelectorOfImages(providerID string) labels.Selector {
-	return selector(fmt.Sprintf("%s=%s,%s", LabelProvider, LabelValue(providerID), LabelImage))
-}
-
-func selector(text string) labels.Selector {
-	s, err := labels.Parse(text)
-	if err != nil {
-		panic("machine: a selector of the mark: " + err.Error())
-	}
-
-	return s
 }
 
 // merged are the pairs of all maps, of which the first that has a key decides.

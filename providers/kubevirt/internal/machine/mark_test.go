@@ -13,7 +13,7 @@ import (
 )
 
 func marked(m Mark) *metav1.ObjectMeta {
-	return &metav1.ObjectMeta{Labels: m.Labels(), Annotations: m.Annotations()}
+	return &metav1.ObjectMeta{Name: NamesOf(m.Ref).VM, Labels: m.Labels(), Annotations: m.Annotations()}
 }
 
 func TestAMarkIsReadBackAsItWasWhateverTheIDs(t *testing.T) {
@@ -30,8 +30,6 @@ func TestAMarkIsReadBackAsItWasWhateverTheIDs(t *testing.T) {
 		require.Equal(t, m, got)
 		require.True(t, Owns(m.Ref, marked(m)))
 		require.True(t, SelectorOf(m.Ref).Matches(labels.Set(m.Labels())))
-		require.True(t, SelectorOfMachines("kubevirt").Matches(labels.Set(m.Labels())))
-		require.False(t, SelectorOfImages("kubevirt").Matches(labels.Set(m.Labels())))
 	}
 
 	require.NotEqual(t, LabelValue("a b"), LabelValue(hashed+hash("label", "a b")), "no id is the hash of another")
@@ -42,6 +40,9 @@ func TestWhatHasNoWholeMarkIsNobodysMachine(t *testing.T) {
 	good := marked(Mark{Ref: ref, Version: "v1"})
 
 	for name, change := range map[string]func(o *metav1.ObjectMeta){
+		"a copy's name":       func(o *metav1.ObjectMeta) { o.Name = "my-copy" },
+		"a longer name":       func(o *metav1.ObjectMeta) { o.Name += "-restored" },
+		"a disk of no number": func(o *metav1.ObjectMeta) { o.Name += "-disk-0" },
 		"nothing":             func(o *metav1.ObjectMeta) { o.Labels, o.Annotations = nil, nil },
 		"labels alone":        func(o *metav1.ObjectMeta) { o.Annotations = nil },
 		"annotations alone":   func(o *metav1.ObjectMeta) { o.Labels = nil },
@@ -56,6 +57,16 @@ func TestWhatHasNoWholeMarkIsNobodysMachine(t *testing.T) {
 		change(o)
 		require.False(t, Owns(ref, o), name)
 	}
+
+	for _, name := range NamesOf(ref).All(16) {
+		o := good.DeepCopy()
+		o.Name = name
+		require.True(t, Owns(ref, o), name)
+	}
+
+	pod := good.DeepCopy()
+	pod.Name = "virt-launcher-" + pod.Name + "-x7k2p"
+	require.True(t, Owns(ref, pod))
 
 	broken := good.DeepCopy()
 	broken.Labels[LabelRequest] = "other"
@@ -75,9 +86,6 @@ func TestAnImagesMarkIsReadBackAndIsNoMachines(t *testing.T) {
 
 	_, ok = MarkOf(dv)
 	require.False(t, ok)
-	require.True(t, SelectorOfImages("kubevirt").Matches(labels.Set(dv.Labels)))
-	require.False(t, SelectorOfMachines("kubevirt").Matches(labels.Set(dv.Labels)))
-	require.False(t, SelectorOfImages("other").Matches(labels.Set(dv.Labels)))
 
 	_, ok = ImageMarkOf(i.Snapshot())
 	require.True(t, ok)
@@ -97,6 +105,7 @@ func FuzzMark(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, provider, request, labelProvider, labelRequest, image string) {
 		o := &metav1.ObjectMeta{
+			Name:        NamesOf(driver.Ref{ProviderID: provider, RequestID: request}).VM,
 			Labels:      map[string]string{LabelProvider: labelProvider, LabelRequest: labelRequest},
 			Annotations: map[string]string{AnnotationProvider: provider, AnnotationRequest: request},
 		}

@@ -4,7 +4,6 @@ package machine_test
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/clustertest"
-	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
 )
 
 // gates are the feature gates that some classes need, which are closed in KubeVirt by default: its webhooks say so, after the API server's
@@ -28,7 +27,7 @@ var gates = map[string]string{"devices": "Host Devices", "passt-core": "PasstBin
 // TestRealAPIServerTakesTheObjectsOfTheMatrix lets a real API server judge all that the matrix of classes gives, by the definitions'
 // schemas and rules, without a field that it does not know, by KubeVirt's webhooks, and under the rights of the provider's own manifest.
 func TestRealAPIServerTakesTheObjectsOfTheMatrix(t *testing.T) {
-	cluster, err := clustertest.Start(func(context.Context, virt.Guest) {})
+	cluster, err := clustertest.Start(kubevirt.ControllerOptions{})
 	require.NoError(t, err)
 
 	defer func() { require.NoError(t, cluster.Close()) }()

@@ -3,6 +3,7 @@ package machine
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -19,6 +20,7 @@ const (
 	hashLength = 12
 	diskInfix  = "-disk-"
 	secretTail = "-user-data"
+	podPrefix  = "virt-launcher-"
 	// maxTail is the longest of the endings, that of disk 16 and that of the Secret.
 	maxTail = len(secretTail)
 	maxStem = maxName - hashLength - 1 - maxTail
@@ -45,6 +47,19 @@ func NamesOf(ref driver.Ref) Names {
 
 // Disk is the name of the DataVolume and claim of additional disk number i, from 0.
 func (n Names) Disk(i int) string { return n.VM + diskInfix + strconv.Itoa(i+1) }
+
+var diskTail = regexp.MustCompile(`^` + diskInfix + `[1-9][0-9]?$`)
+
+// has says whether an object of the machine can have that name: any of the above, and the machine's pod.
+func (n Names) has(name string) bool {
+	if name == n.VM || name == n.Root || name == n.Secret {
+		return true
+	}
+
+	rest, found := strings.CutPrefix(name, n.VM)
+
+	return found && diskTail.MatchString(rest) || strings.HasPrefix(name, podPrefix+n.VM+"-")
+}
 
 // All are the names by the part that they name, for a machine with that many additional disks.
 func (n Names) All(disks int) map[string]string {

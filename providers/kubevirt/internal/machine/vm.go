@@ -25,8 +25,8 @@ var matcherKinds = map[string][2]string{
 	"namespace": {"VirtualMachineInstancetype", "VirtualMachinePreference"},
 }
 
-// VirtualMachine is the machine itself. It is written once, by whoever creates it: from then on its run strategy is that of the last
-// one who switched it, and its UUID is never written again.
+// VirtualMachine is the machine itself, with the run strategy of its class. It is written once, by whoever creates it: from then on its
+// run strategy is that of the last one who switched it, and its UUID is never written again.
 func (m Machine) VirtualMachine() *kubevirtv1.VirtualMachine {
 	c := m.Data
 	strategy := kubevirtv1.VirtualMachineRunStrategy(c.RunStrategy)

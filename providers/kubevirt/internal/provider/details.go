@@ -119,6 +119,8 @@ func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, name
 		claim, err := now(ctx, m.mirrorsOf(m.req.ProviderID, namespace).claims, m.cluster.Claims(), namespace, v.Name)
 		if err == nil {
 			d.claims = append(d.claims, *claim)
+			// CDI fills another claim, which becomes this one at the end.
+			names = append(names, machine.PrimeOf(claim))
 		}
 
 		names = append(names, v.Name)

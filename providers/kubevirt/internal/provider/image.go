@@ -28,15 +28,37 @@ const snapshots = "volumesnapshots.snapshot.storage.k8s.io"
 // builds an image that it is asked for the first time before it answers.
 func (m *maker) ensureImage(ctx context.Context, t driver.Task) error {
 	image := m.machine(t).Image
-	m.images.reserve(m.req.Ref, imageRef{image.Namespace, image.Name()})
+	ref := imageRef{image.Namespace, image.Name()}
+	m.images.reserve(m.req.Ref, ref)
 
-	volume, err := now(ctx, m.mirrorsOf(m.req.ProviderID, image.Namespace).volumes, m.cluster.DataVolumes(), image.Namespace, image.Name())
+	if mirror := m.mirrorsOf(m.req.ProviderID, image.Namespace).volumes; mirror != nil {
+		if volume, ok := mirror.Get(image.Name()); ok {
+			return m.imageOf(ctx, image, volume)
+		}
+	}
+
+	// One request asks for what is not seen yet, and makes it; the others wait for what comes of that.
+	release, ok := m.images.begin(ref)
+	if !ok {
+		return driver.Pending(pause, "image %q is being looked for", image.Name())
+	}
+	defer release()
+
+	volume, err := m.cluster.DataVolumes().Get(ctx, image.Namespace, image.Name())
 
 	switch {
 	case driver.IsNotFound(err):
 		return m.imageWithout(ctx, t, image)
 	case err != nil:
 		return err
+	default:
+		return m.imageOf(ctx, image, volume)
+	}
+}
+
+// imageOf is an image that has a DataVolume.
+func (m *maker) imageOf(ctx context.Context, image machine.ImageVolume, volume *cdiv1.DataVolume) error {
+	switch {
 	case !isImage(image, volume):
 		return foreign("DataVolume", volume)
 	case volume.DeletionTimestamp != nil:
@@ -129,14 +151,8 @@ func filled(claim *corev1.PersistentVolumeClaim) bool {
 		(says[annotationPodPhase] == string(corev1.PodSucceeded) || says[annotationCollected] == "true" || says[annotationPopulated] == claim.Name)
 }
 
-// importImage begins the import. Only one request of a process asks the factory for the image's size; the others wait for what it makes.
+// importImage begins the import.
 func (m *maker) importImage(ctx context.Context, t driver.Task, image machine.ImageVolume) error {
-	release, ok := m.images.begin(imageRef{image.Namespace, image.Name()})
-	if !ok {
-		return driver.Pending(pause, "image %q is about to be imported", image.Name())
-	}
-	defer release()
-
 	var err error
 	if image.VirtualSize, err = virtualSize(ctx, t.Image); err != nil {
 		return err
@@ -261,7 +277,7 @@ type imageUse struct {
 	mu sync.Mutex
 	// waiting are the requests whose disks are not made from the image yet.
 	waiting map[driver.Ref]imageRef
-	// importing are the images that somebody begins to import.
+	// importing are the images that a request looks for, and begins to import.
 	importing map[imageRef]bool
 	// noted is when an image was last noted to be used.
 	noted map[imageRef]time.Time
@@ -287,7 +303,7 @@ func (u *imageUse) release(ref driver.Ref) {
 	delete(u.waiting, ref)
 }
 
-// reserved says whether a request waits for the image, or somebody imports it.
+// reserved says whether a request waits for the image, or looks for it.
 func (u *imageUse) reserved(image imageRef) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -301,7 +317,7 @@ func (u *imageUse) reserved(image imageRef) bool {
 	return u.importing[image]
 }
 
-// begin makes the caller the one who imports the image until it calls release; false says that somebody does.
+// begin makes the caller the one who looks for the image until it calls release; false says that somebody does.
 func (u *imageUse) begin(image imageRef) (release func(), ok bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

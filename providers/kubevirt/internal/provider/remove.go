@@ -49,11 +49,11 @@ func (d *Driver) removeFrom(ctx context.Context, ref driver.Ref, namespace strin
 	names := machine.NamesOf(ref)
 
 	return worst([]error{
-		remove(ctx, ref, namespace, "instance", d.cluster.Instances(), []string{names.VM}),
-		remove(ctx, ref, namespace, "DataVolume", d.cluster.DataVolumes(), nil),
+		remove(ctx, d, ref, namespace, "instance", d.cluster.Instances(), []string{names.VM}),
+		remove(ctx, d, ref, namespace, "DataVolume", d.cluster.DataVolumes(), nil),
 		// Older importers do not put a DataVolume's labels on its claim.
-		remove(ctx, ref, namespace, "volume claim", d.cluster.Claims(), []string{names.Root}),
-		remove(ctx, ref, namespace, "secret", d.cluster.Secrets(), []string{names.Secret}),
+		remove(ctx, d, ref, namespace, "volume claim", d.cluster.Claims(), []string{names.Root}),
+		remove(ctx, d, ref, namespace, "secret", d.cluster.Secrets(), []string{names.Secret}),
 	})
 }
 
@@ -86,7 +86,7 @@ func (d *Driver) removeMachine(ctx context.Context, ref driver.Ref, namespace st
 
 // remove deletes the objects of one kind that carry the request's mark, and returns Pending while there is one. An object with one of the
 // names that was made for an object of ours, as its owner says, is waited for: that is what deletes it.
-func remove[T metav1.Object](ctx context.Context, ref driver.Ref, namespace, what string, kind cluster.Kind[T], names []string) error {
+func remove[T metav1.Object](ctx context.Context, d *Driver, ref driver.Ref, namespace, what string, kind cluster.Kind[T], names []string) error {
 	objects, err := kind.List(ctx, namespace, listOf(ref))
 	if err != nil {
 		return err
@@ -116,8 +116,17 @@ func remove[T metav1.Object](ctx context.Context, ref driver.Ref, namespace, wha
 		case driver.IsNotFound(err):
 		case err != nil:
 			return err
-		case machine.Owns(ref, o) || ownedByName(o, machine.NamesOf(ref)):
+		case machine.Owns(ref, o):
 			objects = append(objects, o)
+		default:
+			ours, err := d.ownedByOurs(ctx, ref, namespace, o)
+			if err != nil {
+				return err
+			}
+
+			if ours {
+				objects = append(objects, o)
+			}
 		}
 	}
 
@@ -128,11 +137,37 @@ func remove[T metav1.Object](ctx context.Context, ref driver.Ref, namespace, wha
 	return driver.Pending(pause, "%s", going(what, objects[0]))
 }
 
-// ownedByName reports whether the object's owner is a virtual machine or DataVolume with a name that only ours have.
-func ownedByName(o metav1.Object, names machine.Names) bool {
-	return slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
-		return r.Kind == "VirtualMachine" && r.Name == names.VM || r.Kind == "DataVolume" && r.Name == names.Root
-	})
+// ownedByOurs reports whether the object's owner is our virtual machine or DataVolume: it has a name that only ours have, and has gone or
+// goes. One of that name that is somebody's own stays, and so does what it owns.
+func (d *Driver) ownedByOurs(ctx context.Context, ref driver.Ref, namespace string, o metav1.Object) (bool, error) {
+	names := machine.NamesOf(ref)
+
+	for _, r := range o.GetOwnerReferences() {
+		var (
+			owner metav1.Object
+			err   error
+		)
+
+		switch {
+		case r.Kind == "VirtualMachine" && r.Name == names.VM:
+			owner, err = d.cluster.VirtualMachines().Get(ctx, namespace, r.Name)
+		case r.Kind == "DataVolume" && r.Name == names.Root:
+			owner, err = d.cluster.DataVolumes().Get(ctx, namespace, r.Name)
+		default:
+			continue
+		}
+
+		switch {
+		case driver.IsNotFound(err):
+			return true, nil
+		case err != nil:
+			return false, err
+		default:
+			return owner.GetUID() != r.UID || machine.Owns(ref, owner), nil
+		}
+	}
+
+	return false, nil
 }
 
 // going says how far an object's end is, and what holds it.
