@@ -189,9 +189,10 @@ func requireNo(t *testing.T, err error, code error, text string) {
 }
 
 func TestMachineFromImageToItsEnd(t *testing.T) {
-	booted := make(chan oxide.Guest, 1)
+	var g oxide.Guest
+
 	opts := oxide.Options{
-		Boot: func(ctx context.Context, g oxide.Guest) { booted <- g; <-ctx.Done() },
+		Boot: func(ctx context.Context, guest oxide.Guest) { g = guest; <-ctx.Done() },
 		Durations: map[string]time.Duration{
 			"disk_create": 3 * time.Second, "disk_finalize_import": time.Minute, "instance_create": 5 * time.Second,
 			"instance_start": 20 * time.Second, "instance_stop": 10 * time.Second, "instance_delete": 2 * time.Second,
@@ -207,7 +208,8 @@ func TestMachineFromImageToItsEnd(t *testing.T) {
 		i := b.instance(spec("one", image))
 		require.Equal(t, api.InstanceStateStarting, i.RunState)
 
-		g := <-booted
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
 		require.Equal(t, i.Id, g.UUID)
 		require.Equal(t, image, g.Image)
 		require.Equal(t, "user-data-of-one", string(g.Seed["user-data"]))
