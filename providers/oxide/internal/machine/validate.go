@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/blang/semver/v4"
+	"github.com/siderolabs/omni/client/pkg/omni/resources/omni"
 )
 
 // Limits of the rack that no tag can say.
@@ -50,8 +51,8 @@ func (c ClassData) Validate() error {
 	}
 
 	for i, patch := range c.ConfigPatches {
-		if strings.TrimSpace(patch) == "" {
-			add("config_patches[%d]: it is empty", i)
+		if err := omni.ValidateConfigPatch([]byte(patch)); err != nil {
+			add("config_patches[%d]: not a patch of Talos' configuration that Omni takes: %s", i, strings.Join(strings.Fields(err.Error()), " "))
 		}
 	}
 

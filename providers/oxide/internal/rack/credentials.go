@@ -27,7 +27,9 @@ type Credentials struct {
 }
 
 // String hides the token from careless formatting.
-func (c Credentials) String() string { return "[credentials for " + cmp.Or(c.Host, "profile "+c.Profile) + "]" }
+func (c Credentials) String() string {
+	return "[credentials for " + cmp.Or(c.Host, "profile "+c.Profile) + "]"
+}
 
 // GoString hides the token from careless formatting.
 func (c Credentials) GoString() string { return c.String() }
