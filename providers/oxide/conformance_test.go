@@ -25,15 +25,15 @@ import (
 
 // The first is on a rack that takes its time, works on four calls at once and shows guests their UUIDs with swapped bytes, the second on one
 // that does everything at once.
-func TestConformance(t *testing.T)                { conformance.Run(t, options(slow)) }
-func TestConformanceOfAnInstantRack(t *testing.T) { conformance.Run(t, options(sim.Options{})) }
+func TestConformance(t *testing.T)                { conformance.Run(t, options(slow, rich)) }
+func TestConformanceOfAnInstantRack(t *testing.T) { conformance.Run(t, options(sim.Options{}, plain)) }
 
 var histories conformance.HistoryOptions
 
 func init() { histories.Flags(flag.CommandLine) }
 
 // TestRandomHistories takes the flags -seeds, -first-seed, -steps and -history.
-func TestRandomHistories(t *testing.T) { conformance.Histories(t, options(slow), histories) }
+func TestRandomHistories(t *testing.T) { conformance.Histories(t, options(slow, rich), histories) }
 
 // slow is a rack whose operations take a while.
 var slow = sim.Options{
@@ -50,9 +50,15 @@ var faults = []ledger.FaultKind{
 	ledger.NotFound, ledger.Conflict, ledger.Throttled, ledger.Unavailable, ledger.Full, ledger.Unauthorized, ledger.Echo,
 }
 
+// plain is the class data of a small machine, rich that of one with all that the provider makes.
+const (
+	plain = "{project: default, cpus: 2}"
+	rich  = "{project: default, cpus: 2, disks: [{size: 1}], external_ips: [{kind: ephemeral, ip_version: v4}, {kind: floating, ip_version: v4}]}"
+)
+
 const token = "oxide-token-canary-4711"
 
-func options(rack sim.Options) conformance.Options {
+func options(rack sim.Options, data string) conformance.Options {
 	return conformance.Options{
 		Provider: "oxide",
 		Claims: []conformance.Feature{
@@ -63,7 +69,7 @@ func options(rack sim.Options) conformance.Options {
 			s := newSite(t, w, rack)
 
 			return conformance.Subject{
-				Cloud: s, Data: "{project: default, vcpus: 2, memory: 4, disk_size: 10}", Faults: faults, CreateOp: "instance_create",
+				Cloud: s, Data: data, Faults: faults, CreateOp: "instance_create",
 				Secrets: map[string]string{"rack's token": token}, Run: s.run("oxide"), Next: s.run("oxide, next release"),
 			}
 		},
