@@ -33,6 +33,11 @@ type Guest struct {
 	MACs []string
 	// Image is the id of the image that the boot disk was made from, empty if it was made from none. The image may have gone.
 	Image string
+	// ImageText is its name and its description, ImageVersion its version, if it is still there.
+	ImageText, ImageVersion string
+	// CPUs and Memory, in bytes, are what the instance has.
+	CPUs   int
+	Memory int64
 	// Boot is what is on the boot disk.
 	Boot *Content
 
@@ -143,7 +148,11 @@ func (r *Rack) bootDiskLocked(i *instance) (*disk, bool) {
 func (r *Rack) guestLocked(i *instance, boot *disk, run *guest) Guest {
 	g := Guest{
 		ID: i.id, Name: i.name, UUID: r.smbios(i.id), Hostname: i.hostname, Seed: r.seedLocked(i), Image: boot.image,
-		Boot: boot.content.exported(), rack: r, instance: i, run: run,
+		CPUs: i.cpus, Memory: i.memory, Boot: boot.content.exported(), rack: r, instance: i, run: run,
+	}
+
+	if image, ok := r.images.byID(boot.image); ok {
+		g.ImageText, g.ImageVersion = image.name+" "+image.description, image.version
 	}
 
 	for _, n := range r.nicsLocked(i.id) {

@@ -166,13 +166,19 @@ func (r *Rack) Content(kind, id string) (*Content, error) {
 	return nil, fmt.Errorf("content of %s %q: there is none", kind, id)
 }
 
-// AddForeign makes an object that belongs to somebody else, in the first project. A name that is taken is an error, as the rack
-// holds names unique. The books count it as no leak.
+// AddForeign makes an object that belongs to somebody else, in the first project in which the name is free. If it is taken in all of
+// them, that is an error, as the rack holds names unique. The books count the object as no leak.
 func (r *Rack) AddForeign(kind, name string) (id string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if id, err = r.foreignLocked(r.projects.rows[0], kind, name); err != nil {
+	for _, in := range r.projects.rows {
+		if id, err = r.foreignLocked(in, kind, name); err == nil {
+			break
+		}
+	}
+
+	if err != nil {
 		return "", fmt.Errorf("add foreign %s %q: %w", kind, name, err)
 	}
 

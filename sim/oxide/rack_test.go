@@ -13,6 +13,7 @@ import (
 
 	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 	"github.com/omni-infra/omni-infra-providers/sim/oxide"
+	"github.com/omni-infra/omni-infra-providers/sim/oxide/openapi"
 )
 
 const (
@@ -43,8 +44,17 @@ func inBubble(t *testing.T, opts oxide.Options, test func(b *bench)) {
 func client(t *testing.T, r *oxide.Rack, token string, session *ledger.Session) *api.Client {
 	t.Helper()
 
+	transport := r.Transport(session)
+
+	document, err := openapi.FromEnv()
+	require.NoError(t, err)
+
+	if document != nil {
+		transport = document.Transport(transport, false, func(err error) { t.Error(err) })
+	}
+
 	c, err := api.NewClient(api.WithHost("https://rack.test"), api.WithToken(token),
-		api.WithHTTPClient(&http.Client{Transport: r.Transport(session), Timeout: 10 * time.Minute}))
+		api.WithHTTPClient(&http.Client{Transport: transport, Timeout: 10 * time.Minute}))
 	require.NoError(t, err)
 
 	return c

@@ -191,3 +191,25 @@ var operations = func() routes {
 
 	return append(append(all, antiAffinity.routes("/v1/anti-affinity-groups")...), affinity.routes("/v1/affinity-groups")...)
 }()
+
+// Operations returns the ids of the operations that are modelled by method and path, with a star for each part of a path that varies
+// ("GET /v1/disks/*").
+func Operations() map[string]string {
+	all := map[string]string{}
+
+	for _, r := range operations {
+		var b strings.Builder
+
+		for _, s := range r.segments {
+			if s[0] == '{' {
+				s = "*"
+			}
+
+			b.WriteString("/" + s)
+		}
+
+		all[r.method+" "+b.String()] = r.op
+	}
+
+	return all
+}
