@@ -50,6 +50,10 @@ func (m *maker) bootImage(ctx context.Context, t driver.Task) (bootImage, error)
 	m.use.reserve(m.ref, w.image)
 
 	return m.imports.do(ctx, w.image.project+"/"+w.image.name, t.Progress, func(ctx context.Context, progress func(string)) (bootImage, error) {
+		if err := m.tidy(ctx, m.ref.ProviderID, m.project); err != nil {
+			return bootImage{}, err
+		}
+
 		found, err := m.findImage(ctx, w, w.image.project)
 		if !driver.IsNotFound(err) {
 			return found, err
@@ -109,12 +113,6 @@ func (d *Driver) promote(ctx context.Context, w wanted, image bootImage) (bootIm
 // once all is there and checked, whatever happens before. The scratch has names of its own in each attempt, so that one that broke off
 // is in nobody's way, and goes in the end.
 func (d *Driver) importImage(ctx context.Context, w wanted, progress func(string)) (_ bootImage, err error) {
-	disks, err := d.rack.Disks(ctx, w.project.id)
-	if err != nil {
-		return bootImage{}, err
-	}
-
-	d.clearDead(ctx, w.ref.ProviderID, w.project, disks)
 	progress("fetching the boot image")
 
 	source, err := openImage(ctx, w.source)

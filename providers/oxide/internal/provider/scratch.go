@@ -29,6 +29,8 @@ type attempts struct {
 	mu sync.Mutex
 	// own are this process's attempts.
 	own map[string]*attempt
+	// tidied are the projects, by their ids, in which no attempt of an earlier process is left.
+	tidied map[string]bool
 }
 
 // attempt is one that this process has begun: going on as long as its context lasts, and over once it has been cleared away as far as that went.
@@ -72,6 +74,24 @@ func (a *attempts) dead(mark machine.Mark, created *time.Time) bool {
 	return created == nil || !created.After(a.born.Add(clockSkew)) || time.Since(*created) > abandoned
 }
 
+func (a *attempts) isTidy(project string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return a.tidied[project]
+}
+
+func (a *attempts) setTidy(project string, tidy bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if a.tidied == nil {
+		a.tidied = map[string]bool{}
+	}
+
+	a.tidied[project] = tidy
+}
+
 // ending says whether this process clears an attempt away.
 func (a *attempts) ending(mark machine.Mark) bool {
 	a.mu.Lock()
@@ -82,19 +102,46 @@ func (a *attempts) ending(mark machine.Mark) bool {
 	return own && !one.over && one.ctx.Err() != nil
 }
 
+// tidy clears away what dead attempts have left in a project, unless this process has done so already.
+func (d *Driver) tidy(ctx context.Context, providerID string, in project) error {
+	if d.scratch.isTidy(in.id) {
+		return nil
+	}
+
+	disks, err := d.rack.Disks(ctx, in.id)
+	if err != nil {
+		return err
+	}
+
+	d.clearDead(ctx, providerID, in, disks)
+
+	return nil
+}
+
 // clearDead clears away what dead attempts have left in a project. What cannot be cleared now is tried again the next time.
 func (d *Driver) clearDead(ctx context.Context, providerID string, in project, disks []oxide.Disk) {
+	tidy := true
+
 	for _, disk := range disks {
 		mark, ours := machine.ScratchMark(providerID, string(disk.Name), disk.Description)
 		if !ours || !d.scratch.dead(mark, disk.TimeCreated) {
 			continue
 		}
 
-		if err := d.clearScratch(ctx, in, disk); err != nil && !driver.IsNotFound(err) && ctx.Err() == nil {
+		err := d.clearScratch(ctx, in, disk)
+		if err == nil || driver.IsNotFound(err) {
+			continue
+		}
+
+		tidy = false
+
+		if driver.KindOf(err) != driver.KindPending && ctx.Err() == nil {
 			d.log.Warn("what an import that broke off has left cannot be deleted yet", zap.String("disk", string(disk.Name)),
 				zap.String("project", in.name), zap.Error(err))
 		}
 	}
+
+	d.scratch.setTidy(in.id, tidy)
 }
 
 // mostSteps is more than it takes to get a scratch disk from any state to where it can be deleted.
