@@ -222,11 +222,19 @@ func (d *Driver) clearSnapshot(ctx context.Context, in project, disk oxide.Disk)
 		return driver.Pending(soon, "snapshot %q is %s", snapshot.Name, snapshot.State)
 	}
 
-	if err := d.rack.DeleteSnapshot(ctx, snapshot); err != nil && !driver.IsNotFound(err) {
+	err = d.rack.DeleteSnapshot(ctx, snapshot)
+	if !driver.IsNotFound(err) {
 		return err
 	}
 
-	return nil
+	switch _, err = d.snapshotOf(ctx, in, disk); {
+	case err == nil:
+		return driver.Pending(soon, "snapshot %q is still there", snapshot.Name)
+	case driver.IsNotFound(err):
+		return nil
+	default:
+		return err
+	}
 }
 
 // cleanupTimeout bounds the removal of an attempt that is over, which happens also when the work was cancelled.
