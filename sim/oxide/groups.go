@@ -205,7 +205,7 @@ func (g groups) addMember(c *call) (int, any, error) {
 	case found.has(i.id):
 		return 0, nil, alreadyExists(g.of(c).noun+"-member", i.id)
 	case i.active():
-		return 0, nil, invalidRequest("Instance cannot be added to %s group in state: %s", g.param[:len(g.param)-len("_group")], i.state)
+		return 0, nil, invalidRequest("Instance cannot be added to %s group in state: %s", g.of(c).noun[:len(g.of(c).noun)-len("-group")], i.state)
 	case len(found.members) >= maxMembers:
 		return 0, nil, forbiddenMember(found)
 	case len(g.of(c).where(func(g *group) bool { return g.has(i.id) })) >= maxGroups:

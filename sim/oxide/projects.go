@@ -132,7 +132,8 @@ func checkPath(name string) error {
 	return nil
 }
 
-func (r *Rack) makeProjectLocked(name, description string) (*project, error) {
+// makeProjectLocked makes a project with its default VPC. The books have neither if the project is there from the start.
+func (r *Rack) makeProjectLocked(name, description string, entered bool) (*project, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
@@ -142,8 +143,13 @@ func (r *Rack) makeProjectLocked(name, description string) (*project, error) {
 	}
 
 	p := &project{meta: r.newMeta(name, description, "")}
-	r.projects.add(r.ledger, p, false)
-	r.makeVPCLocked(p, "default", "The default VPC", "default")
+	if entered {
+		r.projects.add(r.ledger, p, false)
+	} else {
+		r.projects.rows = append(r.projects.rows, p)
+	}
+
+	r.makeVPCLocked(p, "default", "The default VPC", "default", false)
 
 	return p, nil
 }
@@ -178,7 +184,7 @@ func (c *call) createProject() (int, any, error) {
 		return 0, nil, forbidden()
 	}
 
-	p, err := c.makeProjectLocked(string(body.Name), body.Description)
+	p, err := c.makeProjectLocked(string(body.Name), body.Description, true)
 	if err != nil {
 		return 0, nil, err
 	}

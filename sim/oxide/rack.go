@@ -118,7 +118,7 @@ func New(opts Options) *Rack {
 		snapshots: table[*snapshot]{noun: "snapshot", kind: "snapshot"},
 		instances: table[*instance]{noun: "instance", kind: "instance"},
 		vpcs:      table[*vpc]{noun: "vpc", kind: "vpc"},
-		subnets:   table[*subnet]{noun: "vpc-subnet", title: "subnet", kind: "vpc-subnet"},
+		subnets:   table[*subnet]{noun: "vpc-subnet", title: "subnet"},
 		nics:      table[*nic]{noun: "instance-network-interface", title: "network interface"},
 		pools:     table[*pool]{noun: "ip-pool", title: "IP pool"},
 		floating:  table[*floatingIP]{noun: "floating-ip", title: "Floating IP", kind: "floating-ip"},
@@ -166,12 +166,9 @@ func (r *Rack) furnish() {
 	}
 
 	for _, name := range projects {
-		p, err := r.makeProjectLocked(name, "")
-		if err != nil {
+		if _, err := r.makeProjectLocked(name, "", false); err != nil {
 			panic(err)
 		}
-
-		r.keepLocked("project", p.id)
 	}
 }
 

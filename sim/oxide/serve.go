@@ -260,8 +260,14 @@ func decode[T any](c *call) (body T, err error) {
 	return body, nil
 }
 
-// decodeBase64 reads standard base64 with padding.
-func decodeBase64(text string) ([]byte, error) { return base64.StdEncoding.Strict().DecodeString(text) }
+// decodeBase64 reads standard base64 with padding and without line breaks.
+func decodeBase64(text string) ([]byte, error) {
+	if i := strings.IndexAny(text, "\r\n"); i >= 0 {
+		return nil, base64.CorruptInputError(i)
+	}
+
+	return base64.StdEncoding.Strict().DecodeString(text)
+}
 
 // took is when something was made and last changed.
 func took(t time.Time) *time.Time { return &t }

@@ -35,8 +35,8 @@ func (s *subnet) view() api.VpcSubnet {
 	}
 }
 
-// makeVPCLocked makes a VPC with its default subnet, as the control plane does.
-func (r *Rack) makeVPCLocked(in *project, name, description, dns string) *vpc {
+// makeVPCLocked makes a VPC with its default subnet, as the control plane does. The books do not have what goes with a project.
+func (r *Rack) makeVPCLocked(in *project, name, description, dns string, entered bool) *vpc {
 	prefix := [16]byte{0xfd}
 	_, _ = r.random.Read(prefix[1:6]) // It never fails.
 
@@ -44,13 +44,18 @@ func (r *Rack) makeVPCLocked(in *project, name, description, dns string) *vpc {
 		meta: r.newMeta(name, description, in.id), dns: dns, router: r.newID(),
 		prefix: netip.PrefixFrom(netip.AddrFrom16(prefix), 48),
 	}
-	r.vpcs.add(r.ledger, v, name == "default")
+
+	if entered {
+		r.vpcs.add(r.ledger, v, false)
+	} else {
+		r.vpcs.rows = append(r.vpcs.rows, v)
+	}
 
 	s := &subnet{
 		meta: r.newMeta("default", "The default subnet for "+name, v.id),
 		v4:   netip.MustParsePrefix("172.30.0.0/22"), v6: netip.PrefixFrom(v.prefix.Addr(), 64),
 	}
-	r.subnets.add(r.ledger, s, true)
+	r.subnets.rows = append(r.subnets.rows, s)
 
 	return v
 }
@@ -102,7 +107,7 @@ func (c *call) createVPC() (int, any, error) {
 		return 0, nil, err
 	}
 
-	return http.StatusCreated, c.makeVPCLocked(in, string(body.Name), body.Description, string(body.DnsName)).view(), nil
+	return http.StatusCreated, c.makeVPCLocked(in, string(body.Name), body.Description, string(body.DnsName), true).view(), nil
 }
 
 func (c *call) deleteVPC() (int, any, error) {

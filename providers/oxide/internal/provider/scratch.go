@@ -183,9 +183,31 @@ func (d *Driver) clearScratch(ctx context.Context, in project, disk oxide.Disk) 
 	return driver.Pending(pause, "disk %q of an import is %s", disk.Name, diskState(disk))
 }
 
+// snapshotOf returns the snapshot of a scratch disk, or not found. One look that says so is not believed, as nobody would find the snapshot
+// when its disk has gone.
+func (d *Driver) snapshotOf(ctx context.Context, in project, disk oxide.Disk) (oxide.Snapshot, error) {
+	snapshot, err := d.rack.Snapshot(ctx, in.id, string(disk.Name))
+	if !driver.IsNotFound(err) {
+		return snapshot, err
+	}
+
+	all, listErr := d.rack.Snapshots(ctx, in.id)
+	if listErr != nil {
+		return snapshot, listErr
+	}
+
+	for _, s := range all {
+		if s.DiskId == disk.Id && s.Name == disk.Name {
+			return s, nil
+		}
+	}
+
+	return snapshot, err
+}
+
 // clearSnapshot deletes the snapshot of a scratch disk.
 func (d *Driver) clearSnapshot(ctx context.Context, in project, disk oxide.Disk) error {
-	snapshot, err := d.rack.Snapshot(ctx, in.id, string(disk.Name))
+	snapshot, err := d.snapshotOf(ctx, in, disk)
 
 	switch {
 	case driver.IsNotFound(err):
