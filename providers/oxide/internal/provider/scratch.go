@@ -50,16 +50,12 @@ func (a *attempts) begin(ctx context.Context, name string) {
 	a.own[name] = &attempt{ctx: ctx}
 }
 
-// end notes that an attempt is over. One of which nothing is left is forgotten.
-func (a *attempts) end(name string, cleared bool) {
+// end notes that an attempt is over. It is kept in mind: should something of it be left after all, it is known to be dead.
+func (a *attempts) end(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	if cleared {
-		delete(a.own, name)
-	} else {
-		a.own[name].over = true
-	}
+	a.own[name].over = true
 }
 
 // dead says whether nobody works on an attempt any more.
@@ -223,18 +219,12 @@ func (d *Driver) clearSnapshot(ctx context.Context, in project, disk oxide.Disk)
 	}
 
 	err = d.rack.DeleteSnapshot(ctx, snapshot)
-	if !driver.IsNotFound(err) {
-		return err
+	if driver.IsNotFound(err) {
+		// Once the disk is gone nothing says whose it is, so that it is looked for once more.
+		return driver.Pending(soon, "snapshot %q is being deleted", snapshot.Name)
 	}
 
-	switch _, err = d.snapshotOf(ctx, in, disk); {
-	case err == nil:
-		return driver.Pending(soon, "snapshot %q is still there", snapshot.Name)
-	case driver.IsNotFound(err):
-		return nil
-	default:
-		return err
-	}
+	return err
 }
 
 // cleanupTimeout bounds the removal of an attempt that is over, which happens also when the work was cancelled.
@@ -249,7 +239,7 @@ func (d *Driver) endAttempt(ctx context.Context, in project, s machine.Scratch) 
 	defer context.AfterFunc(d.life, cancel)()
 
 	err := d.clearAttempt(ctx, in, s)
-	d.scratch.end(s.Mark.Attempt, err == nil)
+	d.scratch.end(s.Mark.Attempt)
 
 	if err != nil {
 		d.log.Warn("what an import has left cannot be deleted yet", zap.String("disk", s.Name), zap.String("project", in.name), zap.Error(err))
@@ -264,10 +254,10 @@ func (d *Driver) clearAttempt(ctx context.Context, in project, s machine.Scratch
 				return nil
 			}
 
-			err = d.clearScratch(ctx, in, disk)
-		}
-
-		if err == nil || driver.IsNotFound(err) {
+			if err = d.clearScratch(ctx, in, disk); err == nil {
+				return nil
+			}
+		} else if driver.IsNotFound(err) {
 			return nil
 		}
 
