@@ -13,7 +13,7 @@ require (
 	go.uber.org/zap v1.28.0
 )
 
-require github.com/oxidecomputer/oxide.go v0.10.0 // indirect
+require github.com/oxidecomputer/oxide.go v0.10.0
 
 replace github.com/omni-infra/omni-infra-providers/shared => ../../shared
 
