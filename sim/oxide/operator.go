@@ -8,7 +8,7 @@ import (
 	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 )
 
-// Machines returns the instances of all projects, the oldest first.
+// Machines returns the instances of all projects, the oldest first. One that is starting or stopping is what it was.
 func (r *Rack) Machines() []ledger.Machine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -19,7 +19,7 @@ func (r *Rack) Machines() []ledger.Machine {
 		p, _ := r.projects.byID(i.scope)
 
 		all = append(all, ledger.Machine{
-			ID: i.id, Name: i.name, UUID: r.smbios(i.id), On: i.active() && i.state != api.InstanceStateStopping, Boots: i.boots,
+			ID: i.id, Name: i.name, UUID: r.smbios(i.id), On: i.active() && i.state != api.InstanceStateStarting, Boots: i.boots,
 			Tags: map[string]string{"description": i.description, "hostname": i.hostname, "project": p.name},
 		})
 	}
@@ -255,7 +255,13 @@ func (r *Rack) foreignInstanceLocked(in *project, name string) (id string, err e
 	i.enter(api.InstanceStateStopped)
 	r.instances.add(r.ledger, i, true)
 
-	return i.id, r.startLocked(i)
+	if err := r.placeLocked(i); err != nil {
+		return "", err
+	}
+
+	r.runLocked(i)
+
+	return i.id, nil
 }
 
 func (r *Rack) foreignAddressLocked(in *project, name string) (id string, err error) {
