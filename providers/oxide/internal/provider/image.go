@@ -218,13 +218,14 @@ func (d *Driver) publish(ctx context.Context, w wanted, snapshot oxide.Snapshot)
 		return bootImage{}, driver.Terminal(err)
 	}
 
-	made := bootImage{}
+	var made bootImage
 
 	created, err := d.rack.CreateImage(ctx, w.project.id, body)
 
 	switch {
 	case rack.Exists(err):
-		if made, err = d.findImage(ctx, w, w.project.id); err != nil {
+		made, err = d.findImage(ctx, w, w.project.id)
+		if err != nil {
 			return bootImage{}, err
 		}
 	case err != nil:
@@ -246,10 +247,10 @@ const stuck = 15 * time.Minute
 // awaitDisk waits until a disk is in a state, and fails when it will not come to it.
 func (d *Driver) awaitDisk(ctx context.Context, disk oxide.Disk, want oxide.DiskStateState) (oxide.Disk, error) {
 	for began := time.Now(); ; {
-		switch state := disk.State.State(); {
-		case state == want:
+		switch state := disk.State.State(); state {
+		case want:
 			return disk, nil
-		case state == oxide.DiskStateStateFaulted || state == oxide.DiskStateStateDestroyed || state == oxide.DiskStateStateMaintenance:
+		case oxide.DiskStateStateFaulted, oxide.DiskStateStateDestroyed, oxide.DiskStateStateMaintenance:
 			return disk, fmt.Errorf("disk %q of the boot image's import is %s", disk.Name, state)
 		}
 

@@ -102,7 +102,7 @@ func classify(what string, err error) error {
 	case e.Status == http.StatusNotFound || e.Status == http.StatusGone:
 		return &driver.Error{Kind: driver.KindNotFound, Err: e}
 	case e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable && answer.HTTPResponse.Header.Get(retryAfter) != "":
-		return driver.Throttled(pauseOf(answer.HTTPResponse), e)
+		return driver.Throttled(pauseOf(answer.HTTPResponse.Header), e)
 	case e.Status == http.StatusInsufficientStorage || e.Status == http.StatusBadRequest && full(e.Message):
 		return driver.Capacity(e)
 	default:
@@ -123,8 +123,8 @@ func full(message string) bool {
 }
 
 // pauseOf reads Retry-After: seconds or a date (RFC 9110, 10.2.3).
-func pauseOf(response *http.Response) time.Duration {
-	text := response.Header.Get(retryAfter)
+func pauseOf(header http.Header) time.Duration {
+	text := header.Get(retryAfter)
 
 	pause := defaultPause
 	if seconds, err := strconv.Atoi(text); err == nil {

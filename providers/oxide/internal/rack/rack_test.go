@@ -26,17 +26,30 @@ import (
 const token = "canary-token"
 
 // answers are a rack that answers as a test says.
-type answers func(r *http.Request) (*http.Response, error)
+type answers func(r *http.Request) (reply, error)
 
-func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	given, err := f(r)
+	if err != nil {
+		return nil, err
+	}
 
-func answer(status int, body string, header ...string) *http.Response {
+	return &http.Response{StatusCode: given.status, Header: given.header, Body: io.NopCloser(strings.NewReader(given.body)), Request: r}, nil
+}
+
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func answer(status int, body string, header ...string) reply {
 	h := http.Header{"X-Request-Id": {"req-1"}}
 	for i := 0; i+1 < len(header); i += 2 {
 		h.Set(header[i], header[i+1])
 	}
 
-	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(body))}
+	return reply{status: status, header: h, body: body}
 }
 
 func refusal(code, message string) string {
@@ -46,7 +59,7 @@ func refusal(code, message string) string {
 func newClient(t *testing.T, f answers, change ...func(*Config)) *Client {
 	t.Helper()
 
-	config := Config{Credentials: Credentials{Host: "https://rack.test", Token: token}, Transport: withRequest(f)}
+	config := Config{Credentials: Credentials{Host: "https://rack.test", Token: token}, Transport: f}
 	for _, c := range change {
 		c(&config)
 	}
@@ -57,22 +70,10 @@ func newClient(t *testing.T, f answers, change ...func(*Config)) *Client {
 	return c
 }
 
-// withRequest fills in what a real transport does.
-func withRequest(f answers) answers {
-	return func(r *http.Request) (*http.Response, error) {
-		response, err := f(r)
-		if response != nil {
-			response.Request = r
-		}
-
-		return response, err
-	}
-}
-
 func TestEveryAnswerHasItsKind(t *testing.T) {
 	for _, test := range []struct {
 		name     string
-		response *http.Response
+		response reply
 		kind     driver.Kind
 		want     string
 	}{
@@ -93,7 +94,7 @@ func TestEveryAnswerHasItsKind(t *testing.T) {
 		{"proxy", answer(502, "<html>Bad gateway secret</html>"), driver.KindTransient, "the rack answers 502 (request req-1)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := newClient(t, func(*http.Request) (*http.Response, error) { return test.response, nil })
+			c := newClient(t, func(*http.Request) (reply, error) { return test.response, nil })
 
 			_, err := c.Instance(t.Context(), "lab", "r-1")
 			require.Error(t, err)
@@ -108,7 +109,9 @@ func TestEveryAnswerHasItsKind(t *testing.T) {
 }
 
 func TestNotFoundOfAListOrACreateIsAboutSomethingElse(t *testing.T) {
-	c := newClient(t, func(*http.Request) (*http.Response, error) { return answer(404, refusal("ObjectNotFound", "not found: project")), nil })
+	c := newClient(t, func(*http.Request) (reply, error) {
+		return answer(404, refusal("ObjectNotFound", "not found: project")), nil
+	})
 
 	_, listErr := c.Instances(t.Context(), "lab")
 	_, createErr := c.CreateInstance(t.Context(), "lab", oxide.InstanceCreate{Name: "r-1"})
@@ -123,20 +126,20 @@ func TestOnlyWhatIsInvalidInItselfIsTerminal(t *testing.T) {
 	for code, kind := range map[string]driver.Kind{
 		"InvalidRequest": driver.KindTerminal, "InvalidValue": driver.KindTerminal, "ObjectAlreadyExists": driver.KindTransient, "Conflict": driver.KindTransient,
 	} {
-		c := newClient(t, func(*http.Request) (*http.Response, error) { return answer(400, refusal(code, "no")), nil })
+		c := newClient(t, func(*http.Request) (reply, error) { return answer(400, refusal(code, "no")), nil })
 
 		_, err := c.CreateDisk(t.Context(), "lab", oxide.DiskCreate{Name: "d"})
 		require.Equal(t, kind, driver.KindOf(Terminal(err)), code)
 		require.Equal(t, code == "ObjectAlreadyExists", Exists(err))
 	}
 
-	c := newClient(t, func(*http.Request) (*http.Response, error) { return answer(400, refusal("InvalidRequest", "over quota")), nil })
+	c := newClient(t, func(*http.Request) (reply, error) { return answer(400, refusal("InvalidRequest", "over quota")), nil })
 	_, err := c.CreateDisk(t.Context(), "lab", oxide.DiskCreate{Name: "d"})
 	require.Equal(t, driver.KindCapacity, driver.KindOf(Terminal(err)))
 }
 
 func TestWhatTheRackRepeatsOfSecretsIsNotShown(t *testing.T) {
-	c := newClient(t, func(r *http.Request) (*http.Response, error) {
+	c := newClient(t, func(r *http.Request) (reply, error) {
 		body, err := io.ReadAll(r.Body)
 
 		return answer(400, refusal("InvalidRequest", r.Header.Get("Authorization")+string(body))), err
@@ -150,7 +153,7 @@ func TestWhatTheRackRepeatsOfSecretsIsNotShown(t *testing.T) {
 }
 
 func TestListsHaveAllPages(t *testing.T) {
-	c := newClient(t, func(r *http.Request) (*http.Response, error) {
+	c := newClient(t, func(r *http.Request) (reply, error) {
 		switch r.URL.Query().Get("page_token") {
 		case "":
 			return answer(200, `{"items":[{"id":"1","name":"a"}],"next_page":"two"}`), nil
@@ -174,7 +177,7 @@ func TestNeverMoreCallsThanAllowed(t *testing.T) {
 			wg        sync.WaitGroup
 		)
 
-		c := newClient(t, func(*http.Request) (*http.Response, error) {
+		c := newClient(t, func(*http.Request) (reply, error) {
 			mu.Lock()
 			now++
 			most = max(most, now)
@@ -205,7 +208,7 @@ func TestNobodyCallsInAQuietTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var last []time.Time
 
-		c := newClient(t, func(*http.Request) (*http.Response, error) {
+		c := newClient(t, func(*http.Request) (reply, error) {
 			last = append(last, time.Now())
 			if len(last) == 1 {
 				return answer(429, "", "Retry-After", "20"), nil
@@ -230,7 +233,7 @@ func TestNobodyCallsInAQuietTime(t *testing.T) {
 }
 
 func TestTheLibrarysQuietTimeIsKeptToo(t *testing.T) {
-	c := newClient(t, func(*http.Request) (*http.Response, error) {
+	c := newClient(t, func(*http.Request) (reply, error) {
 		t.Error("called")
 
 		return answer(200, "{}"), nil
@@ -242,10 +245,10 @@ func TestTheLibrarysQuietTimeIsKeptToo(t *testing.T) {
 
 func TestACallEndsWithItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, func(r *http.Request) (*http.Response, error) {
+		c := newClient(t, func(r *http.Request) (reply, error) {
 			<-r.Context().Done()
 
-			return nil, r.Context().Err()
+			return reply{}, r.Context().Err()
 		})
 
 		began := time.Now()
@@ -263,7 +266,7 @@ func TestLogsHaveBothIdsOfACallAndNoSecret(t *testing.T) {
 
 	var sent string
 
-	c := newClient(t, func(r *http.Request) (*http.Response, error) {
+	c := newClient(t, func(r *http.Request) (reply, error) {
 		sent = r.Header.Get("X-Client-Request-Id")
 
 		return answer(200, `{"id":"1"}`), nil
@@ -284,7 +287,7 @@ func TestATokenFromAFileIsReadAgainWhenItIsRefused(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("old-token\n"), 0o600))
 
 	good := "old-token"
-	c := newClient(t, func(r *http.Request) (*http.Response, error) {
+	c := newClient(t, func(r *http.Request) (reply, error) {
 		if r.Header.Get("Authorization") != "Bearer "+good {
 			return answer(401, refusal("Unauthorized", "credentials missing or invalid")), nil
 		}
@@ -377,7 +380,7 @@ func TestRetryAfterIsBounded(t *testing.T) {
 		"": 10 * time.Second, "7": 7 * time.Second, "0": time.Second, "-5": time.Second, "99999999999999999999": 10 * time.Second, "86400": 10 * time.Minute,
 		"soon": 10 * time.Second, "Thu, 01 Jan 1970 00:00:00 GMT": time.Second,
 	} {
-		require.Equal(t, want, pauseOf(answer(429, "", "Retry-After", text)), text)
+		require.Equal(t, want, pauseOf(http.Header{"Retry-After": {text}}), text)
 	}
 }
 
@@ -391,7 +394,7 @@ func FuzzAnswers(f *testing.F) {
 			return
 		}
 
-		c := newClient(t, func(*http.Request) (*http.Response, error) { return answer(status, body, "Retry-After", after), nil })
+		c := newClient(t, func(*http.Request) (reply, error) { return answer(status, body, "Retry-After", after), nil })
 
 		if err := c.Check(t.Context()); err != nil {
 			require.NotContains(t, err.Error(), token)

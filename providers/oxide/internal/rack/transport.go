@@ -89,7 +89,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 
 	if response.StatusCode == http.StatusTooManyRequests || response.StatusCode == http.StatusServiceUnavailable && response.Header.Get(retryAfter) != "" {
-		t.keepQuiet(pauseOf(response))
+		t.keepQuiet(pauseOf(response.Header))
 	}
 
 	return response, nil
