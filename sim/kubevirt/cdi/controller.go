@@ -32,7 +32,9 @@ type Controller struct {
 	ctx      context.Context // It is the life of the controller, set by Run.
 	jobs     map[types.UID]*job
 	contents map[types.UID]content
-	faults   []*Fault
+	// collected are DataVolumes that were deleted, and that a watch which lags behind may still show.
+	collected map[types.UID]bool
+	faults    []*Fault
 }
 
 // content is what is on the disk of a claim.
@@ -48,7 +50,8 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 		return nil, err
 	}
 
-	c := &Controller{opts: opts, ctx: context.Background(), jobs: map[types.UID]*job{}, contents: map[types.UID]content{}}
+	c := &Controller{opts: opts, ctx: context.Background(), jobs: map[types.UID]*job{}, contents: map[types.UID]content{},
+		collected: map[types.UID]bool{}}
 	c.queue = kube.Queue{Sync: c.sync, Failed: opts.Failed}
 
 	if err := c.connect(client); err != nil {
@@ -199,6 +202,13 @@ func (c *Controller) sourceChanged(key string) {
 			c.queue.Add(kube.Key(dv))
 		}
 	}
+}
+
+func (c *Controller) isCollected(dv types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.collected[dv]
 }
 
 // cloneSource returns the claim that a DataVolume is a clone of.

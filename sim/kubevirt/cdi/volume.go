@@ -23,7 +23,7 @@ type event struct{ kind, reason, message string }
 // sync looks after one DataVolume.
 func (c *Controller) sync(ctx context.Context, key string) error {
 	stored := c.dvs.Get(split(key))
-	if stored == nil || stored.DeletionTimestamp != nil {
+	if stored == nil || stored.DeletionTimestamp != nil || c.isCollected(stored.UID) {
 		return nil
 	}
 
@@ -247,6 +247,10 @@ func (c *Controller) collect(ctx context.Context, dv *cdi.DataVolume, pvc *corev
 	}
 
 	c.claims.Put(updated)
+
+	c.mu.Lock()
+	c.collected[dv.UID] = true
+	c.mu.Unlock()
 
 	if err := c.dvs.Delete(ctx, dv, metav1.DeletePropagationBackground); err != nil && !apierrors.IsNotFound(err) {
 		return err

@@ -76,9 +76,7 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 
 	for _, k := range c.kinds {
 		k.OnChange(func(o *metav1.PartialObjectMetadata) {
-			c.garbage.Add(k.of.Resource + "/" + kube.Key(o))
-			c.ownerChanged(o)
-			c.dependentChanged(o)
+			c.changed(k.of, o)
 			c.ending.Add("/" + o.Namespace)
 		})
 	}

@@ -24,20 +24,27 @@ func (c *Controller) kind(resource string) *collected {
 	return nil
 }
 
-// ownerChanged looks after the dependents of an object.
-func (c *Controller) ownerChanged(owner *metav1.PartialObjectMetadata) {
-	c.dependents(owner, func(k *collected, o *metav1.PartialObjectMetadata) { c.garbage.Add(k.of.Resource + "/" + kube.Key(o)) })
-}
+// changed looks after an object, its dependents, and the owners that may wait for it to go.
+func (c *Controller) changed(of kube.Kind, object *metav1.PartialObjectMetadata) {
+	c.garbage.Add(of.Resource + "/" + kube.Key(object))
+	c.dependents(object, func(k *collected, o *metav1.PartialObjectMetadata) { c.garbage.Add(k.of.Resource + "/" + kube.Key(o)) })
 
-// dependentChanged looks after the owners of an object, which may wait for its end.
-func (c *Controller) dependentChanged(o *metav1.PartialObjectMetadata) {
-	for _, ref := range o.OwnerReferences {
-		for i := range c.kinds {
-			if of := c.kinds[i].of; of.Kind == ref.Kind && of.GroupVersion().String() == ref.APIVersion {
-				c.garbage.Add(of.Resource + "/" + o.Namespace + "/" + ref.Name)
-			}
+	for _, ref := range object.OwnerReferences {
+		if k := c.kindOf(ref); k != nil {
+			c.garbage.Add(k.of.Resource + "/" + object.Namespace + "/" + ref.Name)
 		}
 	}
+}
+
+// kindOf returns the kind of an owner, nil if it is not collected here.
+func (c *Controller) kindOf(ref metav1.OwnerReference) *collected {
+	for i := range c.kinds {
+		if of := c.kinds[i].of; of.Kind == ref.Kind && of.GroupVersion().String() == ref.APIVersion {
+			return &c.kinds[i]
+		}
+	}
+
+	return nil
 }
 
 // dependents calls f with each object that an owner owns.
@@ -120,12 +127,11 @@ func (c *Controller) orphaned(ctx context.Context, o *metav1.PartialObjectMetada
 
 // owner returns the object that a reference means, nil if it is gone, and whether its kind is known.
 func (c *Controller) owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, bool, error) {
-	i := slices.IndexFunc(c.kinds, func(k collected) bool { return k.of.Kind == ref.Kind && k.of.GroupVersion().String() == ref.APIVersion })
-	if i < 0 {
+	k := c.kindOf(ref)
+	if k == nil {
 		return nil, false, nil
 	}
 
-	k := c.kinds[i]
 	if o := k.Get(namespace, ref.Name); o != nil && o.UID == ref.UID {
 		return o, true, nil
 	}
