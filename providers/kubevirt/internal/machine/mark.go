@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -130,25 +129,6 @@ func Owns(ref driver.Ref, o metav1.Object) bool {
 // SelectorOf finds all objects of the request's machine.
 func SelectorOf(ref driver.Ref) labels.Selector {
 	return labels.SelectorFromSet(labels.Set{LabelProvider: LabelValue(ref.ProviderID), LabelRequest: LabelValue(ref.RequestID)})
-}
-
-// SelectorOfMachines finds all objects of all machines of the provider.
-func SelectorOfMachines(providerID string) labels.Selector {
-	return selector(fmt.Sprintf("%s=%s,!%s", LabelProvider, LabelValue(providerID), LabelImage))
-}
-
-// SelectorOfImages finds all objects of all images of the provider.
-func SelectorOfImages(providerID string) labels.Selector {
-	return selector(fmt.Sprintf("%s=%s,%s", LabelProvider, LabelValue(providerID), LabelImage))
-}
-
-func selector(text string) labels.Selector {
-	s, err := labels.Parse(text)
-	if err != nil {
-		panic("machine: a selector of the mark: " + err.Error())
-	}
-
-	return s
 }
 
 // merged are the pairs of all maps, of which the first that has a key decides.

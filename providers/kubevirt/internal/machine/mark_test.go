@@ -30,8 +30,6 @@ func TestAMarkIsReadBackAsItWasWhateverTheIDs(t *testing.T) {
 		require.Equal(t, m, got)
 		require.True(t, Owns(m.Ref, marked(m)))
 		require.True(t, SelectorOf(m.Ref).Matches(labels.Set(m.Labels())))
-		require.True(t, SelectorOfMachines("kubevirt").Matches(labels.Set(m.Labels())))
-		require.False(t, SelectorOfImages("kubevirt").Matches(labels.Set(m.Labels())))
 	}
 
 	require.NotEqual(t, LabelValue("a b"), LabelValue(hashed+hash("label", "a b")), "no id is the hash of another")
@@ -88,9 +86,6 @@ func TestAnImagesMarkIsReadBackAndIsNoMachines(t *testing.T) {
 
 	_, ok = MarkOf(dv)
 	require.False(t, ok)
-	require.True(t, SelectorOfImages("kubevirt").Matches(labels.Set(dv.Labels)))
-	require.False(t, SelectorOfMachines("kubevirt").Matches(labels.Set(dv.Labels)))
-	require.False(t, SelectorOfImages("other").Matches(labels.Set(dv.Labels)))
 
 	_, ok = ImageMarkOf(i.Snapshot())
 	require.True(t, ok)

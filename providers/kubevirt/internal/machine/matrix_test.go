@@ -76,18 +76,6 @@ func objects(t testing.TB, data ClassData) []runtime.Object {
 	return append(all, secret, vm)
 }
 
-func manifest(t testing.TB, o runtime.Object) map[string]any {
-	t.Helper()
-
-	raw, err := Manifest(o)
-	require.NoError(t, err)
-
-	var fields map[string]any
-	require.NoError(t, yaml.UnmarshalStrict(raw, &fields))
-
-	return fields
-}
-
 func render(t testing.TB, data ClassData) string {
 	t.Helper()
 

@@ -501,11 +501,15 @@ func (v volumeReport) condition(of cdiv1.DataVolumeConditionType) string {
 	return ""
 }
 
+// PrimeOf is the name of the claim that CDI fills in the place of another, to which it gives the volume afterwards. What is wrong with
+// storage is told of that one.
+func PrimeOf(claim *corev1.PersistentVolumeClaim) string { return "prime-" + string(claim.UID) }
+
 // warning is the newest warning on the DataVolume, its claim, and the claim that CDI fills in its place.
 func (v volumeReport) warning() string {
 	prime := ""
 	if v.claim != nil && v.claim.UID != "" {
-		prime = "prime-" + string(v.claim.UID)
+		prime = PrimeOf(v.claim)
 	}
 
 	return newest(v.events, func(e corev1.Event) bool {

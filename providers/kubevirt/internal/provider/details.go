@@ -120,7 +120,7 @@ func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, name
 		if err == nil {
 			d.claims = append(d.claims, *claim)
 			// CDI fills another claim, which becomes this one at the end.
-			names = append(names, "prime-"+string(claim.UID))
+			names = append(names, machine.PrimeOf(claim))
 		}
 
 		names = append(names, v.Name)

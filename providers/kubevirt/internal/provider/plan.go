@@ -30,6 +30,10 @@ func (d *Driver) Plan(ctx context.Context, req driver.Request) (driver.Plan, err
 		return driver.Plan{}, err
 	}
 
+	if err := data.CheckRequest(req); err != nil {
+		return driver.Plan{}, err
+	}
+
 	// The seed's own rules, above all for the hostname, hold for any user data.
 	if _, err := nocloud.New(nocloud.Config{Hostname: machine.HostnameOf(req.Ref), UserData: "---"}); err != nil {
 		return driver.Plan{}, err

@@ -10,6 +10,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/machine"
+	"github.com/omni-infra/omni-infra-providers/shared/driver"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
 )
 
@@ -70,5 +71,20 @@ func TestAStrangersMachineOfOurNameIsLeftAloneAndHoldsNothingUp(t *testing.T) {
 		again, err := l.admin().Instances().Get(t.Context(), namespace, theirs.Name)
 		require.NoError(t, err)
 		require.Equal(t, instance.UID, again.UID)
+	})
+}
+
+func TestARequestThatItsClassRulesOutIsRefusedBeforeAnythingIsMade(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages})
+
+		r := ref("r-1")
+		_, err := l.driver.Plan(t.Context(), driver.Request{
+			Ref: r, Identity: driver.NewIdentity(r), TalosVersion: "v1.13.5", Extensions: []string{"siderolabs/iscsi-tools"},
+			ClassData: "{cores: 2, memory: 2048, disk_size: 10, image: {source: container_disk, reference: 'r/t:{version}'}}",
+		})
+		require.ErrorContains(t, err, "image.source: got container_disk")
+		require.Equal(t, driver.KindTerminal, driver.KindOf(err))
+		require.Zero(t, l.Ledger().CallsOf("create virtualmachines"))
 	})
 }

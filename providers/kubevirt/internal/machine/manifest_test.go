@@ -1,28 +1,30 @@
 package machine
 
 import (
-	"encoding/json"
-	"fmt"
+	"testing"
 
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 )
 
-// Manifest is an object of this package as JSON with the fields that are ours alone, for server-side apply: what Go's types encode
-// besides those, an empty status above all, would become ours.
-func Manifest(o runtime.Object) ([]byte, error) {
+// manifest is an object with the fields that are ours alone: Go's types encode an empty status besides.
+func manifest(t testing.TB, o runtime.Object) map[string]any {
+	t.Helper()
+
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		return nil, fmt.Errorf("encode %T: %w", o, err)
-	}
+	require.NoError(t, err)
 
 	delete(fields, "status")
 
-	out, err := json.Marshal(compact(fields))
-	if err != nil {
-		return nil, fmt.Errorf("encode %T: %w", o, err)
-	}
+	// The way of all numbers over the wire.
+	raw, err := yaml.Marshal(compact(fields))
+	require.NoError(t, err)
 
-	return out, nil
+	var out map[string]any
+	require.NoError(t, yaml.UnmarshalStrict(raw, &out))
+
+	return out
 }
 
 // compact takes out keys without a value: creation times that the server sets, and requirements that ask for nothing.
