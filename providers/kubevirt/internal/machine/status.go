@@ -482,8 +482,8 @@ func (v volumeReport) trouble() (why string, final bool) {
 		}
 	}
 
-	// A pod that runs, or ended for another reason, has outlived what the events warn of.
-	if v.condition(cdiv1.DataVolumeRunning) == "" {
+	// A pod that runs, or ended for another reason, has outlived what the events warn of, unless its claim is still without storage.
+	if v.condition(cdiv1.DataVolumeRunning) == "" || v.claim != nil && v.claim.Status.Phase == corev1.ClaimPending {
 		return v.warning(), false
 	}
 

@@ -282,6 +282,29 @@ func TestTroubleOfAnyKindDelaysAMachineAndNoMore(t *testing.T) {
 	}
 }
 
+// live makes a machine and removes it, until the process is dead.
+func (l *lab) live(dead func() bool) {
+	for range 100 {
+		if err := l.attempt(l.t.Context(), requestOf("r-1", classData)); err == nil || dead() {
+			break
+		}
+
+		time.Sleep(5 * time.Second)
+	}
+
+	for range 100 {
+		if dead() {
+			return
+		}
+
+		if done, _ := l.driver.Remove(l.t.Context(), ref("r-1")); done { //nolint:errcheck // it is tried again
+			return
+		}
+
+		time.Sleep(5 * time.Second)
+	}
+}
+
 func TestCrashAtAnyCallLeavesOneMachineOrNothing(t *testing.T) {
 	var calls int
 
@@ -309,18 +332,11 @@ func TestCrashAtAnyCallLeavesOneMachineOrNothing(t *testing.T) {
 						}
 					})
 
-					ctx, cancel := context.WithCancel(t.Context())
-					defer cancel()
+					l.live(func() bool { return len(dead) > 0 })
+					l.Ledger().CrashAfter(0, false, nil)
+					l.restart(func(c *provider.Config) { c.KeepImages = true })
 
-					for range 100 {
-						if err := l.attempt(ctx, requestOf("r-1", classData)); err == nil || len(dead) > 0 {
-							break
-						}
-
-						time.Sleep(5 * time.Second)
-					}
-
-					l.restart()
+					// What was half made is found and finished, or what was half removed is made again.
 					l.mustProvision("r-1")
 					require.Len(t, l.Machines(), 1)
 
