@@ -572,6 +572,27 @@ func TestClosedServerRefusesConnections(t *testing.T) {
 	})
 }
 
+func TestRequestThatIsGivenUpLeavesNobodyBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+
+		ctx, cancel := context.WithCancel(t.Context())
+
+		for _, path := range []string{"/api/v1/pods?watch=true", "/api/v1/namespaces"} {
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://kubernetes.sim"+path, nil)
+			require.NoError(t, err)
+			r.Header.Set("Authorization", "Bearer "+s.Admin().BearerToken)
+
+			answer, err := s.Transport(nil).RoundTrip(r) //nolint:bodyclose // That is what it is about.
+			require.NoError(t, err)
+			require.Equal(t, "200 OK", answer.Status)
+		}
+
+		cancel()
+		synctest.Wait()
+	})
+}
+
 func TestLatencyIsTheCallersToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startWith(t, apiserver.Options{Latency: func(op string) time.Duration {

@@ -21,7 +21,9 @@ type coercingDecoder struct {
 }
 
 // Decode implements runtime.Decoder.
-func (d coercingDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (d coercingDecoder) Decode(
+	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
 	var problems []error
 
 	o, kind, err := d.Decoder.Decode(data, defaults, into)

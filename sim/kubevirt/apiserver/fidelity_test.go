@@ -257,7 +257,7 @@ var fidelity = []step{
 		"resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"},
 	{name: "watch of the future, with what is there", method: "GET", path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=1&" +
 		"sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&resourceVersion=999999999"},
-	{name: "resources of a defined group", method: "GET", path: "/apis/kubevirt.io/v1"},
+	{name: "resources of a defined group", method: "GET", path: "/apis/k8s.cni.cncf.io/v1"},
 	{name: "HTML", method: "GET", path: pathVolumes + "/d", accept: "text/html"},
 
 	// More of writing.

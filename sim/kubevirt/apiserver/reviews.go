@@ -55,7 +55,8 @@ func (s *Server) addReviews() error {
 		"SelfSubjectAccessReview": {newObject: object[authorization.SelfSubjectAccessReview], answer: s.reviewAccess},
 		"SelfSubjectRulesReview":  {newObject: object[authorization.SelfSubjectRulesReview], answer: s.reviewRules},
 	} {
-		b := builtin{version: authorization.SchemeGroupVersion, kind: kind, singular: strings.ToLower(kind), plural: strings.ToLower(kind) + "s", cluster: true}
+		singular := strings.ToLower(kind)
+		b := builtin{version: authorization.SchemeGroupVersion, kind: kind, singular: singular, plural: singular + "s", cluster: true}
 
 		scope, err := builtinScope(s.rules, b, "", nil)
 		if err != nil {

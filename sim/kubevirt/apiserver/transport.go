@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -61,9 +62,12 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, x.failed
 	}
 
+	// The end of the request's context ends its answer too, whoever reads it then.
+	stop := context.AfterFunc(r.Context(), func() { _ = x.reader.CloseWithError(r.Context().Err()) })
+
 	return &http.Response{
-		Status: http.StatusText(x.status), StatusCode: x.status, Proto: "HTTP/2.0", ProtoMajor: 2,
-		Header: x.sent, Body: &body{exchange: x, ctx: r.Context()}, ContentLength: -1, Request: r,
+		Status: fmt.Sprintf("%d %s", x.status, http.StatusText(x.status)), StatusCode: x.status, Proto: "HTTP/2.0", ProtoMajor: 2,
+		Header: x.sent, Body: &body{exchange: x, stop: stop}, ContentLength: -1, Request: r,
 	}, nil
 }
 
@@ -134,26 +138,15 @@ func (x *exchange) Flush() { x.WriteHeader(http.StatusOK) }
 // body is the client's side of an answer.
 type body struct {
 	*exchange
-	ctx  context.Context // It is that of the request.
 	stop func() bool
-	once sync.Once
 }
 
 // Read implements io.Reader.
-func (b *body) Read(p []byte) (int, error) {
-	b.once.Do(func() { b.stop = context.AfterFunc(b.ctx, func() { _ = b.reader.CloseWithError(b.ctx.Err()) }) })
-
-	return b.reader.Read(p)
-}
+func (b *body) Read(p []byte) (int, error) { return b.reader.Read(p) }
 
 // Close implements io.Closer.
 func (b *body) Close() error {
-	b.once.Do(func() {})
-
-	if b.stop != nil {
-		b.stop()
-	}
-
+	b.stop()
 	b.cancel()
 
 	return b.reader.Close()
