@@ -112,7 +112,7 @@ func TestBadCallsAreNamed(t *testing.T) {
 
 	for want, args := range map[string][]string{
 		"--kubeconfig or " + kubeconfigEnv + " is required": {"list"},
-		"--kubeconfig: ": {"list", "--kubeconfig", filepath.Join(t.TempDir(), "none")},
+		"--kubeconfig": {"list", "--kubeconfig", filepath.Join(t.TempDir(), "none")},
 	} {
 		var out bytes.Buffer
 
