@@ -23,10 +23,8 @@ import (
 	"github.com/omni-infra/omni-infra-providers/sim/oxide/openapi"
 )
 
-// The first is on a rack that takes its time, works on four calls at once and shows guests their UUIDs with swapped bytes, the second on one
-// that does everything at once.
-func TestConformance(t *testing.T)                { conformance.Run(t, options(slow, rich)) }
-func TestConformanceOfAnInstantRack(t *testing.T) { conformance.Run(t, options(sim.Options{}, plain)) }
+// TestConformance is on a rack that takes its time, works on four calls at once and shows guests their UUIDs with swapped bytes.
+func TestConformance(t *testing.T) { conformance.Run(t, options(slow, rich)) }
 
 var histories conformance.HistoryOptions
 

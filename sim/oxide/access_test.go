@@ -36,6 +36,8 @@ func (b *bench) raw(req *http.Request) (status int, header http.Header, body map
 	resp, err := b.Transport(nil).RoundTrip(req)
 	require.NoError(b.t, err)
 
+	defer resp.Body.Close() //nolint:errcheck // It is in memory.
+
 	text, err := io.ReadAll(resp.Body)
 	require.NoError(b.t, err)
 	require.NoError(b.t, json.Unmarshal(text, &body), "%s", text)

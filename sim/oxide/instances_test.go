@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,7 +132,10 @@ func TestFailedInstanceIsRestartedAsItsPolicySays(t *testing.T) {
 }
 
 func TestGuestRestartsAndLeavesByItself(t *testing.T) {
-	boots, leave := 0, false
+	boots := 0
+
+	var leave atomic.Bool
+
 	opts := timed
 	opts.SMBIOS = oxide.Swapped
 
@@ -146,7 +150,7 @@ func TestGuestRestartsAndLeavesByItself(t *testing.T) {
 			g.Reboot()
 		}
 
-		for !leave && ctx.Err() == nil {
+		for !leave.Load() && ctx.Err() == nil {
 			time.Sleep(time.Second)
 		}
 	}
@@ -186,7 +190,7 @@ func TestGuestRestartsAndLeavesByItself(t *testing.T) {
 		require.Equal(t, "2\n", console(api.InstanceSerialConsoleParams{MostRecent: new(uint64(2))}))
 		require.Equal(t, "ot", console(api.InstanceSerialConsoleParams{FromStart: new(uint64(2)), MaxBytes: new(uint64(2))}))
 
-		leave = true
+		leave.Store(true)
 
 		pass(20 * time.Second)
 		require.Equal(t, api.InstanceStateStopped, b.state(i.Id))

@@ -156,6 +156,7 @@ func TestCallThatIsNotModelledIsALeak(t *testing.T) {
 	inBubble(t, oxide.Options{}, func(b *bench) {
 		resp, err := b.Transport(nil).RoundTrip(request(t, b, http.MethodGet, "/v1/metrics/cpu", ""))
 		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
 		require.Equal(t, http.StatusNotFound, resp.StatusCode)
 		require.Equal(t, []string{"unmodelled call GET /v1/metrics/cpu is left"}, b.Ledger().Leaks())
 	})

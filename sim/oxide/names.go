@@ -1,7 +1,6 @@
 package oxide
 
 import (
-	"net/netip"
 	"regexp"
 	"strings"
 )
@@ -69,10 +68,3 @@ func checkHostname(name string) error {
 }
 
 func badBody(problem string) error { return badRequest("unable to parse JSON body: %s", problem) }
-
-// isIP says whether a text is an address, and of which version.
-func isIP(text string) (v4, ok bool) {
-	a, err := netip.ParseAddr(text)
-
-	return a.Is4(), err == nil
-}

@@ -2,7 +2,6 @@ package oxide
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -88,6 +87,3 @@ func (r *Rack) unmodelled(req *http.Request) *reply {
 
 	return written(r.newID(), 0, nil, &refusal{status: http.StatusNotFound, message: "Not Found"})
 }
-
-// IsDisconnected says whether an error of a client means that the connection broke.
-func IsDisconnected(err error) bool { return errors.Is(err, ledger.ErrDisconnected) }
