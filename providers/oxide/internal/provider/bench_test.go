@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -43,9 +44,11 @@ type bench struct {
 	// image is what the boot image has in it, opened is how often it was.
 	image  []byte
 	opened int
+	// breaks is which of these times it breaks off in the middle.
+	breaks int
 }
 
-// inBubble runs test on a fake clock. Whatever is left on the rack then, but images, is a failure.
+// inBubble runs test on a fake clock.
 func inBubble(t *testing.T, opts sim.Options, test func(b *bench)) {
 	t.Helper()
 
@@ -275,10 +278,16 @@ func (i *picture) Open(ctx context.Context) (io.ReadCloser, error) {
 
 	i.b.opened++
 
+	if i.b.opened == i.b.breaks {
+		half := bytes.NewReader(i.b.image[:len(i.b.image)/2])
+
+		return io.NopCloser(io.MultiReader(half, iotest.ErrReader(io.ErrUnexpectedEOF))), ctx.Err()
+	}
+
 	return io.NopCloser(bytes.NewReader(i.b.image)), ctx.Err()
 }
 
-// after plays the death of the process around call n.
+// dieAfter plays the death of the process around the call that is number n from now.
 func (p *process) dieAfter(n int, lost bool) {
 	p.b.rack.Ledger().CrashAfter(p.b.rack.Ledger().Calls()+n, lost, p.die)
 }

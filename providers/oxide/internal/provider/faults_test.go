@@ -2,8 +2,8 @@ package provider
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -471,7 +471,6 @@ func TestWhatCannotWorkIsRefusedBeforeAnythingIsMade(t *testing.T) {
 			require.NoError(t, p.remove(strings.Repeat("a", 63)))
 		}, func(c *Config) { c.Projects = []string{"default"} })
 
-		b.image = pattern(3*1<<30>>10 + 1)
 		b.run(func(p *process) {
 			_, err := p.try(requestOf("r-1", "{project: nowhere}"))
 			require.ErrorContains(t, err, `the rack has no project "nowhere", or the provider's token may not see it`)
@@ -504,17 +503,26 @@ func TestAnErrorOfAListSaysNothingOfAMachine(t *testing.T) {
 func TestASourceThatBreaksOffLeavesNothing(t *testing.T) {
 	inBubble(t, sim.Options{Durations: durations}, func(b *bench) {
 		b.run(func(p *process) {
+			image := b.image
 			b.image = nil
 
 			_, err := p.try(request("r-1"))
 			require.ErrorContains(t, err, "it is empty")
 			require.Empty(t, b.kinds())
 
-			b.image = pattern(4 * chunkSize)
+			// It is read once to learn its size, and breaks off when it is read again.
+			b.image, b.breaks = image, b.opened+2
+
+			_, err = p.try(request("r-1"))
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+			time.Sleep(cleanupTimeout)
+			require.Empty(t, b.kinds(), "%v", b.objects())
+
 			_, err = p.make(request("r-1"))
 			require.NoError(t, err)
+			b.imageHas(image)
 			require.NoError(t, p.remove("r-1"))
-			require.False(t, errors.Is(err, context.Canceled))
+			b.imageOnly()
 		})
 	})
 }

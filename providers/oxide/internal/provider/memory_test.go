@@ -134,5 +134,19 @@ func TestALargeImageNeedsLittleMemory(t *testing.T) {
 	require.Equal(t, 1, source.opened, "the image says how large it is")
 	require.EqualValues(t, largeSize/every, transport.parts.Load(), "what is zero is not sent")
 	t.Logf("%d parts, %d MiB sent", transport.parts.Load(), transport.bytes.Load()>>20)
+
+	small := requestOf("r-2", "{project: default, boot_disk_size: 1}")
+	plan, err = p.Plan(p.ctx, small)
+	require.NoError(t, err)
+
+	err = plan.Phases[0].Ensure(p.ctx, driver.Task{Request: small, Image: source, Progress: func(string) {}})
+	require.ErrorContains(t, err, "boot_disk_size: got 1 GiB, but the Talos image has 2 GiB: want 2 or more")
+	require.Equal(t, driver.KindTerminal, driver.KindOf(err))
+
+	huge := driver.Task{Request: small, Image: source, Join: driver.Join{UserData: strings.Repeat("x", 32<<10+1)}, Progress: func(string) {}}
+	err = plan.Phases[0].Ensure(p.ctx, huge)
+	require.ErrorContains(t, err, "32769 bytes")
+	require.Equal(t, driver.KindTerminal, driver.KindOf(err))
+	require.Equal(t, map[string]int{"image": 1}, p.b.kinds(), "nothing else is made")
 	require.NoError(t, p.remove("r-1"))
 }
