@@ -17,8 +17,17 @@ import (
 	real "libvirt.org/go/libvirt"
 )
 
-// inside is set in the process that runs beside the private libvirtd.
+// inside is set in the process that runs beside the private libvirtd, to the folder of its files.
 const inside = "SIM_LIBVIRT_TEST_INSIDE"
+
+// The qemu-img that libvirtd finds first waits while there is a file of the name heldName in that folder.
+const (
+	heldName = "held"
+	patient  = `#!/bin/sh
+while [ -e "$SIM_LIBVIRT_TEST_INSIDE/held" ]; do sleep 0.05; done
+PATH=${PATH#*:} exec qemu-img "$@"
+`
+)
 
 // TestMain runs the tests of this build tag beside a libvirtd of their own.
 func TestMain(m *testing.M) {
@@ -33,8 +42,14 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 
+	programs := filepath.Join(dir, "bin")
+	if err := errors.Join(os.Mkdir(programs, 0o750), os.WriteFile(filepath.Join(programs, "qemu-img"), []byte(patient), 0o700)); err != nil { //nolint:gosec // it is run
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+
 	cmd := exec.CommandContext(context.Background(), "../../providers/libvirt/lab/private-libvirtd.sh", append([]string{dir}, os.Args...)...)
-	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Env = append(os.Environ(), inside+"="+dir, "PATH="+programs+":"+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	err = cmd.Run()
 
@@ -66,10 +81,7 @@ func startEvents() {
 }
 
 // daemon is the real libvirtd as scripts see it. again counts how often the script was played before.
-type daemon struct {
-	t     *testing.T
-	again int
-}
+type daemon struct{ t *testing.T }
 
 func (daemon) Connect() (conn, error) {
 	c, err := real.NewConnect("qemu:///system")
@@ -103,8 +115,13 @@ func (daemon) HasFile(path string) bool {
 
 func (daemon) Settle() { time.Sleep(150 * time.Millisecond) }
 
-// Hole is more from try to try: some machines read a hole at 50 MiB in a second, others at some GiB, by what memory there is to keep it in.
-func (d daemon) Hole() int { return 512 << (2 * d.again) }
+// HoldCopies lets qemu-img, which libvirtd copies with, wait.
+func (d daemon) HoldCopies() func() {
+	held := filepath.Join(os.Getenv(inside), heldName)
+	d.WriteFile(held, nil)
+
+	return func() { d.RemoveFile(held) }
+}
 
 // tries is how often a script is played again whose answers differ.
 const tries = 3
@@ -144,7 +161,7 @@ func TestRealLibvirtSaysWhatWasWrittenDown(t *testing.T) {
 		t.Run(script.name, func(t *testing.T) {
 			clear(t)
 
-			got := play(t, daemon{t: t}, script.run)
+			got := play(t, daemon{t}, script.run)
 
 			if *update {
 				require.NoError(t, os.MkdirAll(filepath.Dir(golden(script.name)), 0o750))
@@ -159,7 +176,7 @@ func TestRealLibvirtSaysWhatWasWrittenDown(t *testing.T) {
 				t.Logf("try %d says otherwise:\n%s", again, got)
 				clear(t)
 
-				got = play(t, daemon{t, again}, script.run)
+				got = play(t, daemon{t}, script.run)
 			}
 
 			require.Equal(t, string(want), got)

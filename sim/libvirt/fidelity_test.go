@@ -188,8 +188,8 @@ type hypervisor interface {
 	HasFile(path string) bool
 	// Settle waits until the events of what was done have come.
 	Settle()
-	// Hole returns how many MiB of nothing take the daemon a second or so to copy, as far as is known.
-	Hole() int
+	// HoldCopies keeps copies of volumes to another format unfinished until release is called.
+	HoldCopies() (release func())
 }
 
 // scene is a script that runs.
@@ -353,7 +353,7 @@ func (s simulated) Restart()                              { s.h.Restart() }
 func (s simulated) WriteFile(path string, content []byte) { s.h.WriteFile(path, content) }
 func (s simulated) RemoveFile(path string)                { require.NoError(s.t, s.h.RemoveFile(path)) }
 func (s simulated) Settle()                               { synctest.Wait() }
-func (s simulated) Hole() int                             { return 512 }
+func (s simulated) HoldCopies() func()                    { return func() {} } // They take their time on the fake clock.
 
 func (s simulated) HasFile(path string) bool {
 	_, err := s.h.ReadFile(path)
