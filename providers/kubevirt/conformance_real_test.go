@@ -47,12 +47,6 @@ func init() {
 	flag.DurationVar(&how.Patience, "patience", how.Patience, "how long anything is waited for")
 }
 
-// claims are the provider's. That lists lag behind is nothing that can be had from an API server here.
-var claims = []conformance.Feature{
-	conformance.DerivedUUID, conformance.MatchByToken, conformance.OldOmni, conformance.Power, conformance.Reboot,
-	conformance.Console, conformance.Replace, conformance.ConfigPatches, conformance.OneAtATime, conformance.NextRelease,
-}
-
 // TestConformanceOnRealAPIServer plays the suite on kube-apiserver and etcd. Its rules for objects and rights are the real ones; the
 // controllers of KubeVirt and its importer are simulated.
 func TestConformanceOnRealAPIServer(t *testing.T) {
@@ -71,7 +65,7 @@ func newSubject(t *testing.T, w *conformance.World) conformance.Subject {
 	c := newCloud(t, w)
 
 	return conformance.Subject{
-		Cloud: c, Faults: controlplane.Faults, CreateOp: "create virtualmachines", Data: "{cores: 1, memory: 2048, disk_size: 10}",
+		Cloud: c, Faults: controlplane.Faults, CreateOp: "create virtualmachines", Data: data,
 		Run: c.run("v1.0.0"), Next: c.run("v1.1.0"), Secrets: map[string]string{"service account token": c.account.BearerToken},
 	}
 }
@@ -113,14 +107,4 @@ func (c *cloud) run(version string) func(context.Context, conformance.Process) e
 
 		return engine.Run(ctx, p.State)
 	}
-}
-
-// serveImage serves the beginning of a disk of 4 GiB, whatever image it is asked for; CDI, which is simulated, does not fetch the rest.
-func serveImage(w http.ResponseWriter, _ *http.Request) {
-	image := make([]byte, 64<<10)
-	copy(image, "QFI\xfb\x00\x00\x00\x03")
-	image[27] = 1 // The virtual size, in bytes 24 to 31: 4 GiB.
-
-	w.Header().Set("Content-Length", fmt.Sprint(len(image)))
-	_, _ = w.Write(image) // Whoever has gone is told nothing.
 }

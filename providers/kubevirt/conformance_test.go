@@ -1,0 +1,164 @@
+package kubevirt_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/omni-infra/omni-infra-providers/conformance"
+	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/deploy"
+	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/cluster"
+	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/machine"
+	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/provider"
+	"github.com/omni-infra/omni-infra-providers/shared/bootasset"
+	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
+	"github.com/omni-infra/omni-infra-providers/sim/factory"
+	sim "github.com/omni-infra/omni-infra-providers/sim/kubevirt"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/cdi"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
+)
+
+// TestConformance is on a cluster that takes its time, and gives the provider the rights of its manifest and no other.
+func TestConformance(t *testing.T) { conformance.Run(t, options()) }
+
+var histories conformance.HistoryOptions
+
+func init() { histories.Flags(flag.CommandLine) }
+
+// TestRandomHistories takes the flags -seeds, -first-seed, -steps and -history.
+func TestRandomHistories(t *testing.T) { conformance.Histories(t, options(), histories) }
+
+// claims are the provider's. That lists lag behind is nothing that can be had from an API server here.
+var claims = []conformance.Feature{
+	conformance.DerivedUUID, conformance.MatchByToken, conformance.OldOmni, conformance.Power, conformance.Reboot,
+	conformance.Console, conformance.Replace, conformance.ConfigPatches, conformance.OneAtATime, conformance.NextRelease,
+}
+
+// data is the class data of a good machine.
+const data = "{cores: 1, memory: 2048, disk_size: 10}"
+
+func options() conformance.Options {
+	return conformance.Options{
+		Provider: "kubevirt",
+		Claims:   claims,
+		New: func(t *testing.T, w *conformance.World) conformance.Subject {
+			s := newSite(t, w)
+
+			return conformance.Subject{
+				Cloud: s, Data: data, CreateOp: "create virtualmachines",
+				Faults: []ledger.FaultKind{
+					ledger.NotFound, ledger.Conflict, ledger.Throttled, ledger.Unavailable, ledger.Full, ledger.Unauthorized, ledger.Echo,
+				},
+				Secrets: map[string]string{"service account token": sim.Token}, Run: s.run("v1.0.0"), Next: s.run("v1.1.0"),
+			}
+		},
+	}
+}
+
+// site is a simulated cluster.
+type site struct {
+	*sim.Cluster
+}
+
+func newSite(t *testing.T, w *conformance.World) *site {
+	t.Helper()
+
+	c, err := sim.New(sim.Options{
+		ControllerOptions: sim.ControllerOptions{
+			Namespaces: []string{deploy.Namespace},
+			Virt: virt.Options{
+				Times: virt.Times{Pull: time.Second, Start: 2 * time.Second, Shutdown: 2 * time.Second},
+				Boot: func(ctx context.Context, g virt.Guest) {
+					w.Boot(ctx, conformance.Guest{UUID: g.UUID, UserData: string(g.UserData)})
+				},
+			},
+			CDI: cdi.Options{Times: cdi.Times{Import: 20 * time.Second, Clone: 3 * time.Second}},
+		},
+		Latency:        func(string) time.Duration { return 5 * time.Millisecond },
+		NamespaceRules: map[string][]rbacv1.PolicyRule{deploy.Namespace: rights(t)},
+		Enter: func(o ledger.Object, object *unstructured.Unstructured) ledger.Object {
+			// Images are there for all machines.
+			if object.GetLabels()["omni-infra.dev/image"] != "" {
+				o.Kind, o.Keep = "image-"+o.Kind, true
+			}
+
+			return o
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+
+	return &site{c}
+}
+
+// rights are those that the manifest grants in a namespace of machines.
+func rights(t *testing.T) (rules []rbacv1.PolicyRule) {
+	t.Helper()
+
+	for document := range strings.SplitSeq(string(deploy.RBAC), "\n---\n") {
+		var role rbacv1.Role
+
+		require.NoError(t, yaml.Unmarshal([]byte(document), &role))
+		rules = append(rules, role.Rules...)
+	}
+
+	require.NotEmpty(t, rules)
+
+	return rules
+}
+
+// AddForeign makes an object that belongs to somebody else. An image of theirs is an object like any other.
+func (s *site) AddForeign(kind, name string) (id string, err error) {
+	return s.Cluster.AddForeign(strings.TrimPrefix(kind, "image-"), name)
+}
+
+// run runs the provider as its program does.
+func (s *site) run(version string) func(context.Context, conformance.Process) error {
+	return func(ctx context.Context, p conformance.Process) error {
+		images, err := bootasset.New(bootasset.Config{
+			Schematics: bootasset.OmniSchematics{Management: p.Client.Management()},
+			HTTP:       &http.Client{Transport: factory.Transport{Handler: http.HandlerFunc(serveImage)}},
+		})
+		if err != nil {
+			return err
+		}
+
+		d, err := provider.New(provider.Config{
+			Cluster:  cluster.Config{Rest: s.RESTConfig(s.Ledger().Session()), Logger: p.Logger},
+			Operator: machine.Operator{Namespaces: []string{deploy.Namespace}}, Version: version, Logger: p.Logger,
+		})
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+
+		engine, err := lifecycle.New(lifecycle.Config{
+			ID: p.ProviderID, Name: "kubevirt " + version, Driver: d, Schema: machine.Schema(), Images: images, Logger: p.Logger,
+		})
+		if err != nil {
+			return err
+		}
+
+		return engine.Run(ctx, p.State)
+	}
+}
+
+// serveImage serves the beginning of a disk of 4 GiB, whatever image it is asked for; CDI, which is simulated, does not fetch the rest.
+func serveImage(w http.ResponseWriter, _ *http.Request) {
+	image := make([]byte, 64<<10)
+	copy(image, "QFI\xfb\x00\x00\x00\x03")
+	image[27] = 1 // The virtual size, in bytes 24 to 31: 4 GiB.
+
+	w.Header().Set("Content-Length", fmt.Sprint(len(image)))
+	_, _ = w.Write(image) // Whoever has gone is told nothing.
+}
