@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
@@ -36,16 +35,7 @@ func diskless(name string, strategy kubevirtv1.VirtualMachineRunStrategy) *kubev
 func (w *world) call(kind, name, verb, body string) (int, string) {
 	w.Helper()
 
-	config := w.RESTConfig(w.Ledger().Session())
-	config.QPS = -1
-
-	client, err := rest.HTTPClientFor(config)
-	require.NoError(w, err)
-
-	core := w.core.CoreV1().RESTClient()
-	_ = client
-
-	request := core.Put().AbsPath(fmt.Sprintf("/apis/subresources.kubevirt.io/v1/namespaces/%s/%s/%s/%s", ns, kind, name, verb))
+	request := w.core.CoreV1().RESTClient().Put().AbsPath(fmt.Sprintf("/apis/subresources.kubevirt.io/v1/namespaces/%s/%s/%s/%s", ns, kind, name, verb))
 	if body != "" {
 		request = request.Body([]byte(body))
 	}

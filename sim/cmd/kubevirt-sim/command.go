@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/omni-infra/omni-infra-providers/sim/factory"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/cdi"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/guests"
@@ -28,13 +29,14 @@ const longHelp = `kubevirt-sim is a simulated Kubernetes cluster with KubeVirt a
 
   kubevirt-sim serve --kubeconfig /tmp/cluster
 
-and a provider on it in another:
+and, with an Omni that is pointed to its image factory (omni-sim --factory http://127.0.0.1:8085 --provider kubevirt), a provider on it
+in another:
 
-  omni-infra-provider-kubevirt --kubeconfig /tmp/cluster
+  omni-infra-provider-kubevirt --kubeconfig-file /tmp/cluster
 
 The other commands are those of the cluster's owner. They are what omni-conformance asks of a hook:
 
-  KUBEVIRT_SIM_KUBECONFIG=/tmp/cluster omni-conformance --hook kubevirt-sim -- omni-infra-provider-kubevirt --kubeconfig /tmp/cluster`
+  KUBEVIRT_SIM_KUBECONFIG=/tmp/cluster omni-conformance --hook kubevirt-sim -- omni-infra-provider-kubevirt --kubeconfig-file /tmp/cluster`
 
 // kubeconfigEnv names the environment variable with the path of the kubeconfig.
 const kubeconfigEnv = "KUBEVIRT_SIM_KUBECONFIG"
@@ -44,9 +46,9 @@ const callTime = 30 * time.Second
 
 // options are what serve takes.
 type options struct {
-	kubeconfig, listen, namespace string
-	boot                          time.Duration
-	fetch                         bool
+	kubeconfig, listen, namespace, factory string
+	boot                                   time.Duration
+	fetch                                  bool
 }
 
 func newCommand(stdout, stderr io.Writer) *cobra.Command {
@@ -75,6 +77,7 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 	}
 	serve.Flags().StringVar(&o.listen, "listen", "127.0.0.1:0", "`address` of the API server")
 	serve.Flags().StringVar(&o.namespace, "namespace", "default", "`name` of the namespace that the kubeconfig is for")
+	serve.Flags().StringVar(&o.factory, "factory", "127.0.0.1:8085", "`address` of an image factory with images that are small and fake; none if empty")
 	serve.Flags().DurationVar(&o.boot, "boot", 200*time.Millisecond, "how `long` a machine boots before it joins")
 	serve.Flags().BoolVar(&o.fetch, "fetch", false, "really download the images that DataVolumes import, to see that they are there and fit")
 
@@ -136,6 +139,18 @@ func run(ctx context.Context, o options, stderr io.Writer) error {
 		return err
 	}
 	defer cluster.Close()
+
+	images := &http.Server{Handler: new(factory.Factory).Handler(), ReadHeaderTimeout: callTime}
+	defer images.Close() //nolint:errcheck // It ends with the program.
+
+	if o.factory != "" {
+		fl, err := new(net.ListenConfig).Listen(ctx, "tcp", o.factory)
+		if err != nil {
+			return fmt.Errorf("--factory: %w", err)
+		}
+
+		go images.Serve(fl) //nolint:errcheck // It ends by Close.
+	}
 
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
 	if err != nil {

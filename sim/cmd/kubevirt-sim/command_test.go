@@ -42,7 +42,7 @@ func TestClusterIsReachedWithTheKubeconfigAndSeenByItsOwner(t *testing.T) {
 
 	go func() {
 		cmd := newCommand(&bytes.Buffer{}, &bytes.Buffer{})
-		cmd.SetArgs([]string{"serve", "--kubeconfig", kubeconfig, "--namespace", "omni"})
+		cmd.SetArgs([]string{"serve", "--kubeconfig", kubeconfig, "--namespace", "omni", "--factory", "127.0.0.1:0"})
 		ended <- cmd.ExecuteContext(ctx)
 	}()
 
@@ -99,7 +99,7 @@ func TestKubeconfigThatIsThereIsNotReplaced(t *testing.T) {
 	require.NoError(t, os.WriteFile(kubeconfig, []byte("kept"), 0o600))
 
 	cmd := newCommand(&bytes.Buffer{}, &bytes.Buffer{})
-	cmd.SetArgs([]string{"serve", "--kubeconfig", kubeconfig})
+	cmd.SetArgs([]string{"serve", "--kubeconfig", kubeconfig, "--factory", ""})
 	require.ErrorContains(t, cmd.ExecuteContext(t.Context()), "is there already")
 
 	kept, err := os.ReadFile(kubeconfig)
@@ -112,7 +112,7 @@ func TestBadCallsAreNamed(t *testing.T) {
 
 	for want, args := range map[string][]string{
 		"--kubeconfig or " + kubeconfigEnv + " is required": {"list"},
-		"--kubeconfig: ": {"list", "--kubeconfig", filepath.Join(t.TempDir(), "none")},
+		"--kubeconfig": {"list", "--kubeconfig", filepath.Join(t.TempDir(), "none")},
 	} {
 		var out bytes.Buffer
 

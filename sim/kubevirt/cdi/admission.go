@@ -165,8 +165,9 @@ func external(spec *cdi.DataVolumeSpec) bool {
 }
 
 func checkSize(root *field.Path, spec *cdi.DataVolumeSpec) (*field.Path, string) {
-	name, requests := "PVC", corev1.ResourceList{}
+	var requests corev1.ResourceList
 
+	name := "PVC"
 	if spec.PVC != nil {
 		requests = spec.PVC.Resources.Requests
 	} else {

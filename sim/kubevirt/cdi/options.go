@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Options shape the controller. The zero value takes no time for anything, and finds an image of 1 GiB at every URL.
+// Options shape the controller. The zero value takes no time for anything, and finds an image that fits at every URL.
 type Options struct {
 	// Times are how long things take.
 	Times Times
 	// Fetch is how an import gets its image. An error is one of the importer's, which tries again after a growing pause, unless it is a
-	// *FatalError. Nil finds an image of 1 GiB everywhere.
+	// *FatalError. Nil finds an image that fits everywhere.
 	Fetch func(ctx context.Context, s Source) (Image, error)
 	// Overhead is the part of a file system's size that a disk in it cannot use; 0.06 if zero, as in CDI's default configuration. Less
 	// than zero is none.
@@ -76,6 +76,3 @@ func (o Options) overhead() float64 {
 		return o.Overhead
 	}
 }
-
-// defaultSize is that of an image at a URL if nobody says another.
-const defaultSize = 1 << 30

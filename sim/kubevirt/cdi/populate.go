@@ -254,11 +254,8 @@ func (c *Controller) attempt(ctx context.Context, s Source, room int64) (Image, 
 		return Image{}, errors.New(f.Message)
 	}
 
-	switch {
-	case s.URL == "": // blank
+	if s.URL == "" || c.opts.Fetch == nil { // It is blank, or nobody knows how large it is.
 		return Image{}, nil
-	case c.opts.Fetch == nil:
-		return fits(Image{VirtualSize: defaultSize}, room)
 	}
 
 	image, err := c.opts.Fetch(ctx, s)

@@ -136,7 +136,7 @@ func (c *Controller) makeClaim(ctx context.Context, dv *cdi.DataVolume) (*corev1
 
 	spec, class, err := c.render(dv)
 	if err != nil {
-		return nil, event{corev1.EventTypeWarning, "ErrClaimNotValid", err.Error()}, nil
+		return nil, event{corev1.EventTypeWarning, "ErrClaimNotValid", err.Error()}, nil //nolint:nilerr // It is told in the status.
 	}
 
 	pvc := &corev1.PersistentVolumeClaim{

@@ -83,7 +83,7 @@ func (c *Controller) collect(ctx context.Context, key string) error {
 		return c.settle(ctx, k, o)
 	}
 
-	policy, gone, err := c.orphaned(ctx, o)
+	_, gone, err := c.orphaned(ctx, o)
 	if err != nil || !gone {
 		return err
 	}
@@ -93,7 +93,8 @@ func (c *Controller) collect(ctx context.Context, key string) error {
 		return ignoreNotFound(err)
 	}
 
-	if policy, gone, err = c.orphaned(ctx, o); err != nil || !gone || o.DeletionTimestamp != nil {
+	policy, gone, err := c.orphaned(ctx, o)
+	if err != nil || !gone || o.DeletionTimestamp != nil {
 		return err
 	}
 

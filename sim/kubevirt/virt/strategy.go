@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,7 +74,7 @@ func (c *Controller) rerun(ctx context.Context, vm *kubevirt.VirtualMachine, vmi
 			return deleting(err)
 		}
 
-		requests := append(vm.Status.DeepCopy().StateChangeRequests, kubevirt.VirtualMachineStateChangeRequest{Action: kubevirt.StartRequest})
+		requests := slices.Concat(vm.Status.StateChangeRequests, []kubevirt.VirtualMachineStateChangeRequest{{Action: kubevirt.StartRequest}})
 		if err := c.patchStatus(ctx, vm, operation{"add", "/status/stateChangeRequests", requests}); err != nil {
 			return &problem{failedDelete, fmt.Errorf("failed to patch VM with start action: %w", err)}
 		}
