@@ -127,8 +127,9 @@ func (c *Controller) lingers(vmi *kubevirt.VirtualMachineInstance, machine *kube
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if machine != nil {
-		return linger // Its machine's end is seen.
+	// Whoever deletes the machine in the foreground has it wait for the instance.
+	if machine != nil && machine.DeletionTimestamp == nil {
+		return linger
 	}
 
 	since, ok := c.parted[vmi.UID]

@@ -53,7 +53,7 @@ type Fault struct {
 	IOError bool
 	// Deaf lets the guest ignore the power button.
 	Deaf bool
-	// Linger is how long the instance stays after its machine is gone.
+	// Linger is how long the instance stays after its machine was deleted.
 	Linger time.Duration
 }
 

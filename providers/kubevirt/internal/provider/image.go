@@ -139,7 +139,7 @@ func (m *maker) imageWithout(ctx context.Context, t driver.Task, image machine.I
 const (
 	annotationPodPhase  = "cdi.kubevirt.io/storage.pod.phase"
 	annotationCollected = "cdi.kubevirt.io/garbageCollected"
-	// labelPopulated is on claims of newer importers.
+	// annotationPopulated is that of claims which were given to CDI full.
 	annotationPopulated = "cdi.kubevirt.io/storage.populatedFor"
 )
 
