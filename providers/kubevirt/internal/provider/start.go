@@ -31,7 +31,7 @@ func (m *maker) start(ctx context.Context, _ driver.Task) error {
 			return err
 		}
 
-		return driver.Pending(firstLook, "machine %q is switched on", vm.Name)
+		return driver.Pending(look, "machine %q is switched on", vm.Name)
 	}
 
 	if instance != nil && instance.Status.Phase == kubevirtv1.Running && instance.DeletionTimestamp == nil {
@@ -63,11 +63,15 @@ func (m *maker) start(ctx context.Context, _ driver.Task) error {
 		status.Condition = machine.Working
 	}
 
+	if status.Condition == machine.Working && instance != nil {
+		return status.Err(look)
+	}
+
 	return status.Err(pause)
 }
 
-// firstLook is when a machine that was just switched on is looked at. What is seen of it costs no call.
-const firstLook = time.Second
+// look is how often a machine that starts is looked at. What the watches show of it costs no call.
+const look = time.Second
 
 // machineStopped reports whether the guest switched itself off and KubeVirt leaves it so.
 func machineStopped(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) bool {
