@@ -303,9 +303,10 @@ func IsID(text string) bool {
 	return err == nil && len(text) == 36
 }
 
-// Terminal says that a create was refused for what it asks, and not for the room there is: it can never work as it is.
+// Terminal says that a create was refused for what it asks, and not for the room there is, or for what somebody else has now and may let go of:
+// it can never work as it is.
 func Terminal(err error) error {
-	if driver.KindOf(err) == driver.KindTransient && Invalid(err) {
+	if driver.KindOf(err) == driver.KindTransient && Invalid(err) && !taken(err) {
 		return driver.Terminal(err)
 	}
 

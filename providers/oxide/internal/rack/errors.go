@@ -69,6 +69,20 @@ func Exists(err error) bool { return hasCode(err, "ObjectAlreadyExists") }
 // state.
 func Invalid(err error) bool { return hasCode(err, "InvalidRequest") || hasCode(err, "InvalidValue") }
 
+// Denied says whether err is the rack's answer that the token's user may not do that, or not see that of which it would be a part.
+func Denied(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+
+	return ok && (e.Status == http.StatusForbidden || e.Status == http.StatusNotFound)
+}
+
+// taken says whether err is the rack's answer that another instance has what this one should get, as a floating IP or a disk.
+func taken(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+
+	return ok && strings.Contains(e.Message, "attached to another")
+}
+
 func hasCode(err error, code string) bool {
 	e, ok := errors.AsType[*Error](err)
 
