@@ -21,26 +21,27 @@ func (d *Driver) Find(ctx context.Context, ref driver.Ref) (driver.Machine, erro
 	return machineOf(ref, in, i), nil
 }
 
-// find returns the instance of a request and its project.
-func (d *Driver) find(ctx context.Context, ref driver.Ref) (project, oxide.Instance, error) {
-	all, err := d.projects(ctx)
+// find returns the instance of a request and its project. Where it was seen last it is looked for first, then where it is said to be likely.
+func (d *Driver) find(ctx context.Context, ref driver.Ref, likely ...project) (project, oxide.Instance, error) {
+	all, err := d.whereabouts(ctx, ref.ProviderID)
 	if err != nil {
 		return project{}, oxide.Instance{}, err
 	}
 
-	// The one that had it comes first.
 	last := d.lastSeen(ref)
-	all = slices.Clone(all)
-	slices.SortStableFunc(all, func(a, b project) int {
-		switch last {
-		case a.id:
-			return -1
-		case b.id:
+	rank := func(p project) int {
+		switch {
+		case p.id == last:
+			return 0
+		case slices.Contains(likely, p):
 			return 1
 		default:
-			return 0
+			return 2
 		}
-	})
+	}
+
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b project) int { return rank(a) - rank(b) })
 
 	for _, in := range all {
 		i, err := d.instance(ctx, in, ref)
@@ -82,7 +83,9 @@ func (d *Driver) owns(i oxide.Instance, ref driver.Ref) bool {
 
 // List returns the provider's machines in all projects, and what is left of others.
 func (d *Driver) List(ctx context.Context, providerID string) ([]driver.Machine, error) {
-	all, err := d.projects(ctx)
+	d.scratch.act()
+
+	all, err := d.whereabouts(ctx, providerID)
 	if err != nil {
 		return nil, err
 	}
