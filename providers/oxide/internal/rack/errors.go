@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ func (e *Error) Error() string {
 	}
 
 	if e.Message != "" {
-		b.WriteString(": " + e.Message)
+		b.WriteString(": " + short(e.Message))
 	}
 
 	switch e.Status {
@@ -60,6 +61,17 @@ func (e *Error) Error() string {
 	}
 
 	return b.String()
+}
+
+// mostMessage bounds what is shown of the rack's reason: an answer that repeats a request may be as long as that.
+const mostMessage = 1 << 10
+
+func short(message string) string {
+	if len(message) <= mostMessage {
+		return message
+	}
+
+	return strings.ToValidUTF8(message[:mostMessage], "") + "..."
 }
 
 // Exists says whether err is the rack's answer that an object of that name exists already.
@@ -124,8 +136,11 @@ func classify(what string, err error) error {
 	}
 }
 
+// quotedWord is what a message quotes: the name of an object, which may be any word.
+var quotedWord = regexp.MustCompile(`"[^"]*"|'[^']*'`)
+
 func full(message string) bool {
-	message = strings.ToLower(message)
+	message = strings.ToLower(quotedWord.ReplaceAllString(message, ""))
 
 	for _, word := range fullWords {
 		if strings.Contains(message, word) {
