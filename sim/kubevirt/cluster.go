@@ -212,8 +212,8 @@ func (c *Cluster) power(id string, on bool) error {
 	return c.Virt.Power(ctx, m.Namespace, m.Name, on)
 }
 
-// AddForeign makes an object that belongs to somebody else in the namespace "default": kind is "vm", "datavolume", "claim" or "secret".
-// The books count it as no leak.
+// AddForeign makes an object that belongs to somebody else in the namespace "default": kind is "vm", "instance", "datavolume", "claim" or
+// "secret". The books count it as no leak.
 func (c *Cluster) AddForeign(kind, name string) (id string, err error) {
 	namespace := metav1.NamespaceDefault
 	if len(c.opts.Namespaces) > 0 {
@@ -233,6 +233,8 @@ func (c *Cluster) AddForeign(kind, name string) (id string, err error) {
 	switch kind {
 	case "vm":
 		id, err = add(ctx, c.client, kube.VirtualMachines, &kubevirtv1.VirtualMachine{ObjectMeta: meta, Spec: foreignMachine()})
+	case "instance":
+		id, err = add(ctx, c.client, kube.VirtualMachineInstances, &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta, Spec: foreignMachine().Template.Spec})
 	case "datavolume":
 		id, err = add(ctx, c.client, kube.DataVolumes, &cdiv1.DataVolume{ObjectMeta: meta, Spec: cdiv1.DataVolumeSpec{
 			Source:  &cdiv1.DataVolumeSource{Blank: &cdiv1.DataVolumeBlankImage{}},
@@ -245,7 +247,7 @@ func (c *Cluster) AddForeign(kind, name string) (id string, err error) {
 	case "secret":
 		id, err = add(ctx, c.client, kube.Secrets, &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"key": []byte("value")}})
 	default:
-		return "", fmt.Errorf("add foreign object %q: kind %q is none of vm, datavolume, claim, secret", name, kind)
+		return "", fmt.Errorf("add foreign object %q: kind %q is none of vm, instance, datavolume, claim, secret", name, kind)
 	}
 
 	if err != nil {
