@@ -66,8 +66,10 @@ type Driver struct {
 	seen map[driver.Ref]string
 	// addresses are those of instances, by their ids.
 	addresses map[string]addressed
-	swept     time.Time
-	closed    bool
+	// boots are those of instances, by their ids.
+	boots  map[string]boot
+	swept  time.Time
+	closed bool
 }
 
 var (
@@ -88,7 +90,8 @@ func New(config Config) *Driver {
 	}
 
 	d := &Driver{
-		config: config, rack: config.Rack, log: config.Logger, seen: map[driver.Ref]string{}, addresses: map[string]addressed{}, swept: time.Now(),
+		config: config, rack: config.Rack, log: config.Logger, seen: map[driver.Ref]string{}, addresses: map[string]addressed{}, boots: map[string]boot{},
+		swept: time.Now(),
 	}
 	d.life, d.end = context.WithCancel(context.Background())
 	d.sweeping, d.endSweeps = context.WithCancel(d.life)

@@ -18,7 +18,7 @@ func (d *Driver) Find(ctx context.Context, ref driver.Ref) (driver.Machine, erro
 		return driver.Machine{}, err
 	}
 
-	return machineOf(ref, in, i), nil
+	return d.machineOf(ref, in, i), nil
 }
 
 // find returns the instance of a request and its project. Where it was seen last it is looked for first, then where it is said to be likely.
@@ -101,6 +101,12 @@ func (d *Driver) List(ctx context.Context, providerID string) ([]driver.Machine,
 		machines = append(machines, found...)
 	}
 
+	there := make(map[string]bool, len(machines))
+	for _, m := range machines {
+		there[m.ID] = true
+	}
+
+	d.forgetBoots(there)
 	d.sweepIfDue(providerID)
 
 	return machines, nil
@@ -135,7 +141,7 @@ func (d *Driver) listProject(ctx context.Context, providerID string, in project)
 			l.whole[ref] = true
 
 			d.saw(ref, in.id)
-			l.machines = append(l.machines, machineOf(ref, in, i))
+			l.machines = append(l.machines, d.machineOf(ref, in, i))
 
 			continue
 		}
@@ -183,17 +189,10 @@ func (l *listing) add(ref driver.Ref, id, state string, created *time.Time) {
 	}
 }
 
-func machineOf(ref driver.Ref, in project, i oxide.Instance) driver.Machine {
-	m := driver.Machine{
-		Ref: ref, ID: i.Id, Power: powerOf(i.RunState), State: string(i.RunState), Labels: in.labels(), CreatedAt: at(i.TimeCreated),
+func (d *Driver) machineOf(ref driver.Ref, in project, i oxide.Instance) driver.Machine {
+	return driver.Machine{
+		Ref: ref, ID: i.Id, Power: powerOf(i.RunState), State: string(i.RunState), Boot: d.bootOf(i), Labels: in.labels(), CreatedAt: at(i.TimeCreated),
 	}
-
-	// A rack does not count boots, but tells since when an instance is in its state.
-	if i.TimeRunStateUpdated != nil {
-		m.Boot = i.TimeRunStateUpdated.UTC().Format(time.RFC3339Nano)
-	}
-
-	return m
 }
 
 func (p project) labels() map[string]string { return map[string]string{"project": p.name} }
