@@ -160,3 +160,22 @@ func TestACollaboratorOfTheProjectIsEnough(t *testing.T) {
 		}, confined)
 	})
 }
+
+func TestAnImageThatCannotBeGivenToTheSiloIsImportedOnce(t *testing.T) {
+	inBubble(t, twoProjects, func(b *bench) {
+		b.run(func(p *process) {
+			for range 30 {
+				_, err := p.try(requestOf("r-1", "{project: default, boot_disk_size: 2, image_scope: silo}"))
+				require.ErrorContains(t, err, "promote image")
+				require.ErrorContains(t, err, "403")
+
+				_, err = p.List(p.ctx, provider)
+				require.NoError(t, err)
+				time.Sleep(time.Hour)
+			}
+
+			require.Equal(t, 1, b.rack.Ledger().CallsOf("disk_create"))
+			require.NoError(t, p.remove("r-1"))
+		}, b.confined("default"), only("default"))
+	})
+}
