@@ -85,9 +85,19 @@ func TestRolesSayWhatAUserMayDo(t *testing.T) {
 		_, err = viewer.ProjectCreate(b.ctx(), api.ProjectCreateParams{Body: &api.ProjectCreate{Name: "x", Description: "d"}})
 		require.ErrorIs(t, err, api.ErrForbidden)
 
-		projects, err := viewer.ProjectListAllPages(b.ctx(), api.ProjectListParams{})
+		_, err = viewer.ProjectView(b.ctx(), api.ProjectViewParams{Project: "default"})
 		require.NoError(t, err)
-		require.Len(t, projects, 1)
+		_, err = viewer.ProjectListAllPages(b.ctx(), api.ProjectListParams{})
+		require.ErrorIs(t, err, api.ErrForbidden, "the list is the silo's")
+		_, err = viewer.ImageList(b.ctx(), api.ImageListParams{})
+		require.ErrorIs(t, err, api.ErrForbidden, "the list is the silo's")
+
+		token, err = b.AddUser("auditor", oxide.Viewer, nil)
+		require.NoError(t, err)
+
+		projects, err := client(t, b.Rack, token, nil).ProjectListAllPages(b.ctx(), api.ProjectListParams{})
+		require.NoError(t, err)
+		require.Len(t, projects, 2)
 
 		token, err = b.AddUser("worker", oxide.None, map[string]oxide.Role{"default": oxide.Collaborator})
 		require.NoError(t, err)

@@ -30,6 +30,10 @@ func (c *call) listImages() (int, any, error) {
 	}
 
 	if p.mark.Start.Scope == "" {
+		if c.user.role < Viewer {
+			return 0, nil, forbidden()
+		}
+
 		return listed(p, c.images.in(""), (*image).view)
 	}
 

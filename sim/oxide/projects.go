@@ -160,9 +160,12 @@ func (c *call) listProjects() (int, any, error) {
 		return 0, nil, err
 	}
 
-	seen := c.projects.where(func(p *project) bool { return c.user.in(p.id) >= Viewer })
+	// Who has a role in a project alone sees the project, but not which ones there are.
+	if c.user.role < Viewer {
+		return 0, nil, forbidden()
+	}
 
-	return listed(p, seen, (*project).view)
+	return listed(p, c.projects.rows, (*project).view)
 }
 
 func (c *call) viewProject() (int, any, error) {

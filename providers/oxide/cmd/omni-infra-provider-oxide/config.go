@@ -22,7 +22,7 @@ type config struct {
 	ConfigDir          string   `json:"config_dir" doc:"Folder of credentials.toml and config.toml; .config/oxide in the user's home if absent." local:"true"`
 	CAFile             string   `json:"ca_file" doc:"File with the certificates, in PEM form, that are trusted beside the system's." local:"true"`
 	InsecureSkipVerify bool     `json:"insecure_skip_verify" doc:"Do not verify the rack's TLS certificate." default:"false" local:"true"`
-	Projects           []string `json:"projects" doc:"Names or ids of the projects that machine classes may use; all that the token sees when there is none. Machines are looked for in these alone: leave a project in until it has none." max:"100"`
+	Projects           []string `json:"projects" doc:"Names or ids of the projects that machine classes may use; all when there is none, which a viewer of the silo may list. What a project has that was taken out is looked after until it goes, if the token may list the projects." max:"100"`
 	MaxCalls           int      `json:"max_calls" doc:"How many calls the rack gets at once." default:"8" min:"1" max:"64"`
 	CallSeconds        int      `json:"call_seconds" doc:"How long one call may take." default:"60" min:"5" max:"600"`
 	KeepImages         bool     `json:"keep_images" doc:"Keep boot images for good, though no machine uses them." default:"false"`

@@ -14,7 +14,7 @@ type ClassData struct {
 	AntiAffinityGroups []string           `json:"anti_affinity_groups" title:"Anti-affinity groups" doc:"Names or ids of groups of the project whose members the rack keeps on different sleds." max:"16"`
 	CPUPlatform        string             `json:"cpu_platform" title:"CPU platform" doc:"Processor that the machine needs at least; any for whatever the sled has, between which the rack can then migrate it. amd_turinv2 is another name of amd_turin_v2." enum:"any,amd_milan,amd_turin,amd_turin_v2,amd_turinv2" default:"amd_milan"`
 	AutoRestartPolicy  string             `json:"auto_restart_policy" title:"Auto restart policy" doc:"Whether the rack starts the machine again after a failure, as of its sled." enum:"never,best_effort" default:"best_effort"`
-	EnableJumboFrames  bool               `json:"enable_jumbo_frames" title:"Jumbo frames" doc:"Let the primary network interface have an MTU of 8500 bytes rather than 1500." default:"false"`
+	EnableJumboFrames  bool               `json:"enable_jumbo_frames" title:"Jumbo frames" doc:"Let the primary network interface have an MTU of 8500 bytes rather than 1500, which the rack's operator has to allow first." default:"false"`
 	ExternalIPs        []ExternalIP       `json:"external_ips" title:"External IPs" doc:"Addresses by which the machine is reached from outside of its VPC." max:"32"`
 	Hostname           string             `json:"hostname" title:"Hostname" doc:"Hostname of each machine, with {request} in place of the machine request's id." default:"{request}" max:"253" pattern:"^[A-Za-z0-9.-]*[{]request[}][A-Za-z0-9.-]*$"`
 	SSHKeys            []string           `json:"ssh_keys" title:"SSH keys" doc:"Names or ids of SSH keys of the token's user that go into the instance's metadata. Talos has no SSH: this is for what else reads them." max:"100"`
@@ -43,7 +43,7 @@ type NetworkInterface struct {
 type ExternalIP struct {
 	Kind      string `json:"kind" title:"Kind" doc:"An address that comes and goes with the instance (ephemeral; one for each IP version), or one that is an object of its own (floating)." enum:"ephemeral,floating" default:"ephemeral"`
 	Pool      string `json:"pool" title:"Pool" doc:"Name or id of the IP pool; the silo's default pool if absent." max:"63"`
-	IPVersion string `json:"ip_version" title:"IP version" doc:"Which of the silo's default pools, where there is one for each version." enum:"v4,v6"`
+	IPVersion string `json:"ip_version" title:"IP version" doc:"Which of the silo's default pools, where there is one for each version; an interface has to have addresses of that version." enum:"v4,v6"`
 	Name      string `json:"name" title:"Name" doc:"Name of a floating IP that exists, only for a class with a single machine. It stays when the machine goes; without a name one is made for each machine and goes with it." max:"63"`
 }
 

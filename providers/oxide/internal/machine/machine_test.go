@@ -281,7 +281,7 @@ var classes = map[string]string{
 	"official": `{"project": "lab", "cpus": 4, "memory": 8, "boot_disk_size": 20, "disks": [{"type": "distributed", "size": 50}, {"type": "local", "size": 100}],
 		"network_interfaces": [{"ip_config": "dual_stack", "subnet_name": "default", "vpc_name": "prod"}, {"ip_config": "v6", "subnet_name": "storage", "vpc_name": "prod"}],
 		"auto_restart_policy": "never", "cpu_platform": "amd_turinv2", "anti_affinity_groups": ["control-planes"], "enable_jumbo_frames": true}`,
-	"addresses": `{project: lab, external_ips: [{ip_version: v4}, {pool: public-v6}, {kind: floating, pool: public}, {kind: floating, name: ingress}, {kind: floating, ip_version: v6}]}`,
+	"addresses": `{project: lab, network_interfaces: [{ip_config: dual_stack}], external_ips: [{ip_version: v4}, {pool: public-v6}, {kind: floating, pool: public}, {kind: floating, name: ingress}, {kind: floating, ip_version: v6}]}`,
 	"everything-else": `{project: 7d5f0c5e-0ff5-4b9c-9b1c-6a3d3e5c1a11, cpu_platform: any, hostname: "{request}.k8s.example.org", ssh_keys: [ops],
 		network_interfaces: [{ip_config: dual_stack, transit_ips: [10.244.0.0/16, "fd00:10:244::/56"]}]}`,
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/blang/semver/v4"
@@ -112,6 +113,11 @@ func (c ClassData) validateExternalIPs(add note) {
 			}
 		}
 
+		if ip.IPVersion != "" && !c.has(ip.IPVersion) {
+			add("%s.ip_version: got %q, but no network interface has an address of that version: want ip_config %s or %s", field, ip.IPVersion,
+				ip.IPVersion, dualStack)
+		}
+
 		switch {
 		case ip.Kind == Ephemeral && ip.Name != "":
 			add("%s.name: got %q, but an ephemeral address has no name: want kind floating", field, ip.Name)
@@ -141,6 +147,11 @@ func (c ClassData) validateExternalIPs(add note) {
 	if len(ephemeral) > 2 {
 		add("external_ips: got %d ephemeral addresses: a machine has at most two, one of each IP version", len(ephemeral))
 	}
+}
+
+// has says whether an interface has an address of that IP version.
+func (c ClassData) has(version string) bool {
+	return slices.ContainsFunc(c.NetworkInterfaces, func(nic NetworkInterface) bool { return nic.IPConfig == version || nic.IPConfig == dualStack })
 }
 
 func distinct(add note, field string, names []string) {

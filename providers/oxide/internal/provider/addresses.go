@@ -25,7 +25,7 @@ const addressesAge = 10 * time.Minute
 // Addresses returns the addresses of all running machines that the rack has given them: those in their VPC, and behind those of the first
 // interface the external ones.
 func (d *Driver) Addresses(ctx context.Context, providerID string) (map[driver.Ref][]driver.Interface, error) {
-	all, err := d.projects(ctx)
+	all, err := d.whereabouts(ctx, providerID)
 	if err != nil {
 		return nil, err
 	}

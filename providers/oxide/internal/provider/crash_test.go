@@ -9,6 +9,7 @@ import (
 
 	"github.com/omni-infra/omni-infra-providers/providers/oxide/internal/machine"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 	sim "github.com/omni-infra/omni-infra-providers/sim/oxide"
 )
 
@@ -216,4 +217,60 @@ func TestForeignObjectsWithOurNamesAreLeftAlone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A process that waits for the lease is older than the attempts of the one that has it.
+func TestAProcessThatTakesOverClearsAwayWhatTheLastOneHasLeft(t *testing.T) {
+	for _, acted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("acted before %t", acted), func(t *testing.T) {
+			inBubble(t, sim.Options{Durations: durations}, func(b *bench) {
+				b.run(func(waiting *process) {
+					if acted {
+						_, err := waiting.List(waiting.ctx, provider)
+						require.NoError(t, err)
+					}
+
+					time.Sleep(time.Hour)
+
+					// It is killed while it clears away.
+					broken := b.inject(ledger.Fault{Kind: ledger.Unavailable, Op: "disk_bulk_write_import_stop", Times: -1})
+					b.run(func(p *process) {
+						time.AfterFunc(30*time.Second, p.die)
+
+						_, err := p.make(request("r-1"))
+						require.Error(t, err)
+					})
+					broken()
+					require.Equal(t, map[string]int{"disk": 1}, b.kinds())
+
+					require.NoError(t, waiting.remove("r-1"))
+					require.Empty(t, b.kinds(), "%v", b.objects())
+				})
+			})
+		})
+	}
+}
+
+func TestWhatAnImportCouldNotClearAwayGoesBeforeTheNextOne(t *testing.T) {
+	inBubble(t, sim.Options{Durations: durations}, func(b *bench) {
+		b.run(func(p *process) {
+			broken := b.inject(ledger.Fault{Kind: ledger.Unavailable, Op: "disk_bulk_write_import_stop", Times: -1})
+
+			_, err := p.try(request("r-1"))
+			require.Error(t, err)
+			time.Sleep(2 * cleanupTimeout)
+			require.Equal(t, map[string]int{"disk": 1}, b.kinds())
+			broken()
+
+			_, err = p.try(request("r-1"))
+			require.Equal(t, driver.KindPending, driver.KindOf(err), "%v", err)
+
+			for _, o := range b.objects() {
+				require.NotContains(t, o, "omni-import")
+			}
+
+			require.NoError(t, p.remove("r-1"))
+			b.imageOnly()
+		})
+	})
 }

@@ -20,8 +20,8 @@ import (
 type Config struct {
 	// Rack is the rack. The driver does not close it.
 	Rack *rack.Client
-	// Projects are the names or ids of the projects that classes may use; all that the token sees when there is none. Machines are looked for
-	// in these alone.
+	// Projects are the names or ids of the projects that classes may use; all that the token sees when there is none. Machines that are in
+	// others nevertheless, as the configuration was another one, are looked after and removed there.
 	Projects []string
 	// KeepImages keeps boot images for good. ImageMaxAge is how long those that nothing uses are kept otherwise, 24 hours by default.
 	KeepImages  bool
@@ -61,12 +61,15 @@ type Driver struct {
 	// allowed are the projects as they were at allowedAt.
 	allowed   []project
 	allowedAt time.Time
+	former    former
 	// seen is the project in which each machine was seen last: where it is asked for first.
 	seen map[driver.Ref]string
 	// addresses are those of instances, by their ids.
 	addresses map[string]addressed
-	swept     time.Time
-	closed    bool
+	// boots are those of instances, by their ids.
+	boots  map[string]boot
+	swept  time.Time
+	closed bool
 }
 
 var (
@@ -87,8 +90,8 @@ func New(config Config) *Driver {
 	}
 
 	d := &Driver{
-		config: config, rack: config.Rack, log: config.Logger, seen: map[driver.Ref]string{}, addresses: map[string]addressed{}, swept: time.Now(),
-		scratch: attempts{born: time.Now()},
+		config: config, rack: config.Rack, log: config.Logger, seen: map[driver.Ref]string{}, addresses: map[string]addressed{}, boots: map[string]boot{},
+		swept: time.Now(),
 	}
 	d.life, d.end = context.WithCancel(context.Background())
 	d.sweeping, d.endSweeps = context.WithCancel(d.life)

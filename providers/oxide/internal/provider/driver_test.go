@@ -140,3 +140,47 @@ func TestTheSecretsOfAMachineAreInNoError(t *testing.T) {
 		})
 	})
 }
+
+// The library takes a machine whose Boot has changed for one that has been rebooted.
+func TestAMachineThatIsMovedOrRepairedHasNotBooted(t *testing.T) {
+	inBubble(t, sim.Options{Durations: durations, Migration: time.Minute, Repair: time.Minute}, func(b *bench) {
+		b.run(func(p *process) {
+			ref := request("r-1").Ref
+
+			_, err := p.make(request("r-1"))
+			require.NoError(t, err)
+
+			boot := func() string {
+				found, err := p.Find(p.ctx, ref)
+				require.NoError(t, err)
+
+				return found.Boot
+			}
+
+			for _, pass := range []func(string) error{b.rack.Migrate, b.rack.Repair} {
+				before := boot()
+
+				require.NoError(t, pass(b.rack.Machines()[0].ID))
+				require.Equal(t, before, boot())
+				require.Equal(t, driver.KindPending, driver.KindOf(p.Reboot(p.ctx, ref)), "later")
+				time.Sleep(2 * time.Minute)
+				require.Equal(t, before, boot(), "or the reboot would be taken for done")
+
+				list, err := p.List(p.ctx, provider)
+				require.NoError(t, err)
+				require.Equal(t, before, list[0].Boot)
+
+				require.NoError(t, p.Reboot(p.ctx, ref))
+				time.Sleep(time.Minute)
+				require.NotEqual(t, before, boot())
+			}
+
+			require.Equal(t, 3, b.rack.Machines()[0].Boots)
+			require.NoError(t, p.remove("r-1"))
+
+			_, err = p.List(p.ctx, provider)
+			require.NoError(t, err)
+			require.Empty(t, p.boots, "what is gone is forgotten")
+		})
+	})
+}

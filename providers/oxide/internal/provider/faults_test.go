@@ -526,3 +526,30 @@ func TestASourceThatBreaksOffLeavesNothing(t *testing.T) {
 		})
 	})
 }
+
+func TestAFloatingIPThatAnotherMachineHasYetIsWaitedFor(t *testing.T) {
+	inBubble(t, sim.Options{Durations: durations}, func(b *bench) {
+		_, err := b.rack.AddForeign("floating-ip", "ingress")
+		require.NoError(t, err)
+
+		b.run(func(p *process) {
+			of := func(id string) driver.Request {
+				return requestOf(id, "{project: default, boot_disk_size: 2, external_ips: [{kind: floating, name: ingress}]}")
+			}
+
+			_, err := p.make(of("r-1"))
+			require.NoError(t, err)
+
+			// The machine that takes its place may be asked for before it has gone.
+			_, err = p.try(of("r-2"))
+			require.ErrorContains(t, err, "attached to another")
+			require.Equal(t, driver.KindTransient, driver.KindOf(err))
+			require.NoError(t, p.remove("r-1"))
+
+			_, err = p.make(of("r-2"))
+			require.NoError(t, err)
+			require.NoError(t, p.remove("r-2"))
+			require.Equal(t, map[string]int{"floating-ip": 1, "image": 1}, b.kinds())
+		})
+	})
+}

@@ -18,29 +18,30 @@ func (d *Driver) Find(ctx context.Context, ref driver.Ref) (driver.Machine, erro
 		return driver.Machine{}, err
 	}
 
-	return machineOf(ref, in, i), nil
+	return d.machineOf(ref, in, i), nil
 }
 
-// find returns the instance of a request and its project.
-func (d *Driver) find(ctx context.Context, ref driver.Ref) (project, oxide.Instance, error) {
-	all, err := d.projects(ctx)
+// find returns the instance of a request and its project. Where it was seen last it is looked for first, then where it is said to be likely.
+func (d *Driver) find(ctx context.Context, ref driver.Ref, likely ...project) (project, oxide.Instance, error) {
+	all, err := d.whereabouts(ctx, ref.ProviderID)
 	if err != nil {
 		return project{}, oxide.Instance{}, err
 	}
 
-	// The one that had it comes first.
 	last := d.lastSeen(ref)
-	all = slices.Clone(all)
-	slices.SortStableFunc(all, func(a, b project) int {
-		switch last {
-		case a.id:
-			return -1
-		case b.id:
+	rank := func(p project) int {
+		switch {
+		case p.id == last:
+			return 0
+		case slices.Contains(likely, p):
 			return 1
 		default:
-			return 0
+			return 2
 		}
-	})
+	}
+
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b project) int { return rank(a) - rank(b) })
 
 	for _, in := range all {
 		i, err := d.instance(ctx, in, ref)
@@ -82,7 +83,9 @@ func (d *Driver) owns(i oxide.Instance, ref driver.Ref) bool {
 
 // List returns the provider's machines in all projects, and what is left of others.
 func (d *Driver) List(ctx context.Context, providerID string) ([]driver.Machine, error) {
-	all, err := d.projects(ctx)
+	d.scratch.act()
+
+	all, err := d.whereabouts(ctx, providerID)
 	if err != nil {
 		return nil, err
 	}
@@ -98,6 +101,12 @@ func (d *Driver) List(ctx context.Context, providerID string) ([]driver.Machine,
 		machines = append(machines, found...)
 	}
 
+	there := make(map[string]bool, len(machines))
+	for _, m := range machines {
+		there[m.ID] = true
+	}
+
+	d.forgetBoots(there)
 	d.sweepIfDue(providerID)
 
 	return machines, nil
@@ -132,7 +141,7 @@ func (d *Driver) listProject(ctx context.Context, providerID string, in project)
 			l.whole[ref] = true
 
 			d.saw(ref, in.id)
-			l.machines = append(l.machines, machineOf(ref, in, i))
+			l.machines = append(l.machines, d.machineOf(ref, in, i))
 
 			continue
 		}
@@ -180,17 +189,10 @@ func (l *listing) add(ref driver.Ref, id, state string, created *time.Time) {
 	}
 }
 
-func machineOf(ref driver.Ref, in project, i oxide.Instance) driver.Machine {
-	m := driver.Machine{
-		Ref: ref, ID: i.Id, Power: powerOf(i.RunState), State: string(i.RunState), Labels: in.labels(), CreatedAt: at(i.TimeCreated),
+func (d *Driver) machineOf(ref driver.Ref, in project, i oxide.Instance) driver.Machine {
+	return driver.Machine{
+		Ref: ref, ID: i.Id, Power: powerOf(i.RunState), State: string(i.RunState), Boot: d.bootOf(i), Labels: in.labels(), CreatedAt: at(i.TimeCreated),
 	}
-
-	// A rack does not count boots, but tells since when an instance is in its state.
-	if i.TimeRunStateUpdated != nil {
-		m.Boot = i.TimeRunStateUpdated.UTC().Format(time.RFC3339Nano)
-	}
-
-	return m
 }
 
 func (p project) labels() map[string]string { return map[string]string{"project": p.name} }

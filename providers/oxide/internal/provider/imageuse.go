@@ -41,13 +41,13 @@ func (u *imageUse) release(ref driver.Ref) {
 	delete(u.waiting, ref)
 }
 
-// reserved says whether a request waits for the image.
+// reserved says whether a request waits for the image. One that is to be the silo's is a project's at first.
 func (u *imageUse) reserved(image imageRef) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
 	for _, one := range u.waiting {
-		if one == image {
+		if one == image || one == (imageRef{name: image.name}) {
 			return true
 		}
 	}

@@ -11,8 +11,10 @@ import (
 )
 
 // Plan checks the class data and finds the machine's project, and the machine if it has been made: Kubernetes knows the node by the id
-// that the rack has given it.
+// that the rack has given it. A machine that was made before its class named another project stays where it is: there is never a second one.
 func (d *Driver) Plan(ctx context.Context, req driver.Request) (driver.Plan, error) {
+	d.scratch.act()
+
 	data, err := classdata.Decode[machine.ClassData](req.ClassData)
 	if err != nil {
 		return driver.Plan{}, err
@@ -33,11 +35,11 @@ func (d *Driver) Plan(ctx context.Context, req driver.Request) (driver.Plan, err
 
 	m := &maker{Driver: d, ref: req.Ref, data: data, project: in, names: machine.NamesOf(req.Ref)}
 
-	found, err := d.instance(ctx, in, req.Ref)
+	where, found, err := d.find(ctx, req.Ref, in)
 
 	switch {
 	case err == nil:
-		m.instance = &found
+		m.project, m.instance = where, &found
 	case !driver.IsNotFound(err):
 		return driver.Plan{}, err
 	}

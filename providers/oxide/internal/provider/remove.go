@@ -13,9 +13,10 @@ import (
 // Remove takes away what any project has of a request, as far as the rack lets it go now. It waits for nothing. What somebody else has
 // attached to the instance, the rack lets go of with the instance, and it stays.
 func (d *Driver) Remove(ctx context.Context, ref driver.Ref) (bool, error) {
+	d.scratch.act()
 	d.use.release(ref)
 
-	all, err := d.projects(ctx)
+	all, err := d.whereabouts(ctx, ref.ProviderID)
 	if err != nil {
 		return false, err
 	}

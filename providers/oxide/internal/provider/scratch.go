@@ -16,17 +16,19 @@ import (
 const (
 	// clockSkew is how far the rack's clock may be from the provider's.
 	clockSkew = 30 * time.Second
+	// silence is for how long a process that acts is never silent: the library looks at the machines more often.
+	silence = 10 * time.Minute
 	// abandoned is the age from which an attempt is taken for dead that another process has begun after this one.
 	abandoned = 6 * time.Hour
 )
 
 // attempts is what this process knows of attempts to import images.
 type attempts struct {
-	// born is when the process began. Of two that act for one provider the younger one is right, as the lease is its: it takes attempts
-	// that are older than itself for dead, and the older process leaves the younger one's alone.
-	born time.Time
-
 	mu sync.Mutex
+	// born is when the process began to act for the provider, and acted when it did so last: one that waits for the lease does not act. Of two
+	// that act, the younger one is right, as the lease is its: it takes attempts that are older for dead, and the older process leaves the
+	// younger one's alone.
+	born, acted time.Time
 	// own are this process's attempts.
 	own map[string]*attempt
 	// tidied are the projects, by their ids, in which no attempt of an earlier process is left.
@@ -37,6 +39,19 @@ type attempts struct {
 type attempt struct {
 	ctx  context.Context //nolint:containedctx // It is only looked at.
 	over bool
+}
+
+// act notes that this process acts for the provider. After a silence another one may have done so, and left attempts of its own.
+func (a *attempts) act() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	now := time.Now()
+	if a.born.IsZero() || now.Sub(a.acted) > silence {
+		a.born, a.tidied = now, nil
+	}
+
+	a.acted = now
 }
 
 func (a *attempts) begin(ctx context.Context, name string) {
@@ -55,7 +70,7 @@ func (a *attempts) end(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.own[name].over = true
+	a.own[name] = &attempt{over: true}
 }
 
 // dead says whether nobody works on an attempt any more.
@@ -242,6 +257,7 @@ func (d *Driver) endAttempt(ctx context.Context, in project, s machine.Scratch) 
 	d.scratch.end(s.Mark.Attempt)
 
 	if err != nil {
+		d.scratch.setTidy(in.id, false)
 		d.log.Warn("what an import has left cannot be deleted yet", zap.String("disk", s.Name), zap.String("project", in.name), zap.Error(err))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/omni-infra/omni-infra-providers/providers/oxide/internal/machine"
+	"github.com/omni-infra/omni-infra-providers/providers/oxide/internal/rack"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
@@ -48,7 +49,9 @@ func (d *Driver) sweepIfDue(providerID string) {
 // one that a disk was made of, or that a request is about to need. With an error nothing, or a part, is deleted: what cannot be seen to be unused is
 // kept.
 func (d *Driver) Sweep(ctx context.Context, providerID string) error {
-	all, err := d.projects(ctx)
+	d.scratch.act()
+
+	all, err := d.whereabouts(ctx, providerID)
 	if err != nil {
 		return err
 	}
@@ -76,8 +79,15 @@ func (d *Driver) Sweep(ctx context.Context, providerID string) error {
 
 	for _, in := range append([]project{{name: "silo"}}, all...) {
 		images, err := d.rack.Images(ctx, in.id)
-		if err != nil {
-			return errors.Join(append(errs, err)...)
+
+		switch {
+		case in.id == "" && rack.Denied(err):
+			// The token is for projects alone, and has made no image of the silo.
+			continue
+		case err != nil:
+			errs = append(errs, err)
+
+			continue
 		}
 
 		for _, image := range images {

@@ -58,11 +58,28 @@ func (c *Client) CreateInstance(ctx context.Context, project string, body oxide.
 	})))
 
 	// A rack that repeats what it was told would show the join token.
-	if e, ok := errors.AsType[*Error](err); ok && body.UserData != "" {
-		e.Message = strings.ReplaceAll(e.Message, body.UserData, "[user data]")
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.Message = withoutUserData(e.Message, body.UserData)
 	}
 
 	return made, err
+}
+
+// tellsUserData is how much of the beginning of user data shows that more of it follows.
+const tellsUserData = 16
+
+// withoutUserData cuts a message off where it repeats user data, or a beginning of that.
+func withoutUserData(message, data string) string {
+	if data == "" {
+		return message
+	}
+
+	before, _, found := strings.Cut(message, data[:min(len(data), tellsUserData)])
+	if !found {
+		return message
+	}
+
+	return before + "[user data]"
 }
 
 // StartInstance starts an instance. One that runs is no error.
@@ -303,9 +320,10 @@ func IsID(text string) bool {
 	return err == nil && len(text) == 36
 }
 
-// Terminal says that a create was refused for what it asks, and not for the room there is: it can never work as it is.
+// Terminal says that a create was refused for what it asks, and not for the room there is, or for what somebody else has now and may let go of:
+// it can never work as it is.
 func Terminal(err error) error {
-	if driver.KindOf(err) == driver.KindTransient && Invalid(err) {
+	if driver.KindOf(err) == driver.KindTransient && Invalid(err) && !taken(err) {
 		return driver.Terminal(err)
 	}
 

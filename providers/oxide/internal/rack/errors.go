@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ func (e *Error) Error() string {
 	}
 
 	if e.Message != "" {
-		b.WriteString(": " + e.Message)
+		b.WriteString(": " + short(e.Message))
 	}
 
 	switch e.Status {
@@ -62,12 +63,37 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
+// mostMessage bounds what is shown of the rack's reason: an answer that repeats a request may be as long as that.
+const mostMessage = 1 << 10
+
+func short(message string) string {
+	if len(message) <= mostMessage {
+		return message
+	}
+
+	return strings.ToValidUTF8(message[:mostMessage], "") + "..."
+}
+
 // Exists says whether err is the rack's answer that an object of that name exists already.
 func Exists(err error) bool { return hasCode(err, "ObjectAlreadyExists") }
 
 // Invalid says whether err is the rack's answer that a call cannot be right as it is, which it also gives while an object is in the wrong
 // state.
 func Invalid(err error) bool { return hasCode(err, "InvalidRequest") || hasCode(err, "InvalidValue") }
+
+// Denied says whether err is the rack's answer that the token's user may not do that, or not see that of which it would be a part.
+func Denied(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+
+	return ok && (e.Status == http.StatusForbidden || e.Status == http.StatusNotFound)
+}
+
+// taken says whether err is the rack's answer that another instance has what this one should get, as a floating IP or a disk.
+func taken(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+
+	return ok && strings.Contains(e.Message, "attached to another")
+}
 
 func hasCode(err error, code string) bool {
 	e, ok := errors.AsType[*Error](err)
@@ -110,8 +136,11 @@ func classify(what string, err error) error {
 	}
 }
 
+// quotedWord is what a message quotes: the name of an object, which may be any word.
+var quotedWord = regexp.MustCompile(`"[^"]*"|'[^']*'`)
+
 func full(message string) bool {
-	message = strings.ToLower(message)
+	message = strings.ToLower(quotedWord.ReplaceAllString(message, ""))
 
 	for _, word := range fullWords {
 		if strings.Contains(message, word) {

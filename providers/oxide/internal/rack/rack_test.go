@@ -2,6 +2,7 @@ package rack
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
@@ -83,6 +84,8 @@ func TestEveryAnswerHasItsKind(t *testing.T) {
 		{"wrong state", answer(400, refusal("InvalidRequest", "cannot delete instance: instance is running")), driver.KindTransient, "is running"},
 		{"quota", answer(400, refusal("InvalidRequest", "vCPU Limit Exceeded: Not enough vCPUs available")), driver.KindCapacity, "Limit Exceeded"},
 		{"no address", answer(400, refusal("InvalidRequest", "No external IP addresses available")), driver.KindCapacity, "No external IP"},
+		{"a name that sounds full", answer(400, refusal("InvalidRequest", "disk \"high-capacity-1-boot\" cannot be deleted")), driver.KindTransient, "cannot be deleted"},
+		{"long", answer(400, refusal("InvalidRequest", strings.Repeat("é", 1<<20))), driver.KindTransient, "éé..."},
 		{"full", answer(507, refusal("InsufficientCapacity", "Insufficient capacity: No sleds")), driver.KindCapacity, "507 InsufficientCapacity"},
 		{"token", answer(401, refusal("Unauthorized", "credentials missing or invalid")), driver.KindTransient, "the token is not valid, or not any more"},
 		{"right", answer(403, refusal("Forbidden", "Forbidden")), driver.KindTransient, "the token's user has not the right"},
@@ -103,6 +106,7 @@ func TestEveryAnswerHasItsKind(t *testing.T) {
 			assert.ErrorContains(t, err, test.want)
 			assert.NotContains(t, err.Error(), "\n")
 			assert.NotContains(t, err.Error(), "secret")
+			assert.Less(t, len(err.Error()), 2<<10)
 			assert.NotContains(t, err.Error(), token)
 		})
 	}
@@ -150,6 +154,21 @@ func TestWhatTheRackRepeatsOfSecretsIsNotShown(t *testing.T) {
 	require.NotContains(t, err.Error(), token)
 	require.NotContains(t, err.Error(), "Y2FuYXJ5")
 	require.NotContains(t, fmt.Sprintf("%v %+v %#v", c.config.Credentials, c.config.Credentials, c.config.Credentials), token)
+}
+
+func TestAPartOfTheUserDataIsNotShownEither(t *testing.T) {
+	data := base64.StdEncoding.EncodeToString([]byte("apiVersion: v1alpha1\nkind: SideroLinkConfig\napiUrl: grpc://omni?jointoken=canary\n"))
+
+	for name, message := range map[string]string{
+		"whole": data, "in its middle": `unexpected "` + data + `" at column 3`, "the beginning": "near " + data[:len(data)/2] + "...",
+	} {
+		c := newClient(t, func(*http.Request) (reply, error) { return answer(400, refusal("InvalidRequest", "no: "+message)), nil })
+
+		_, err := c.CreateInstance(t.Context(), "lab", oxide.InstanceCreate{Name: "r-1", UserData: data})
+		require.ErrorContains(t, err, "no: ", name)
+		require.ErrorContains(t, err, "[user data]", name)
+		require.NotContains(t, err.Error(), data[:24], name)
+	}
 }
 
 func TestListsHaveAllPages(t *testing.T) {
