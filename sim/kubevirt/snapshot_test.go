@@ -411,7 +411,7 @@ func TestSnapshotStaysUntilItsVolumeIsMade(t *testing.T) {
 				after(time.Second)
 				s.drop("image")
 				require.NoError(t, s.cdi.CdiV1beta1().DataVolumes(ns).Delete(t.Context(), "b", metav1.DeleteOptions{}))
-				after(time.Second)
+				after(2 * time.Second)
 				require.True(t, s.gone("image"))
 			})
 		})

@@ -375,8 +375,14 @@ func (c *Controller) clone(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.
 func (c *Controller) attemptClone(ctx context.Context, dv *cdi.DataVolume, pvc **corev1.PersistentVolumeClaim, j *job) (now job, failed bool, err error) {
 	key := kube.Key(dv)
 
-	if f, ok := c.fails(key); ok {
-		c.attempted(j, Image{}, errors.New(f.Message))
+	c.mu.Lock()
+	begins := j.ran.IsZero() && !time.Now().Before(j.retry)
+	c.mu.Unlock()
+
+	if begins {
+		if f, ok := c.fails(key); ok {
+			c.attempted(j, Image{}, errors.New(f.Message))
+		}
 	}
 
 	c.mu.Lock()

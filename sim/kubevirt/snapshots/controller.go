@@ -42,6 +42,7 @@ type work struct {
 	began    time.Time // when the driver was asked; zero is not yet
 	attempts int
 	retry    time.Time // when what failed is tried again
+	told     bool      // that its snapshot is kept for a volume
 }
 
 // New returns the controller for an API server.

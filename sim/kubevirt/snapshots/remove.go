@@ -3,6 +3,7 @@ package snapshots
 import (
 	"context"
 	"slices"
+	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,13 +13,21 @@ import (
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
 )
 
+// restoringRetry is how often it is looked whether the volume is made: who makes it may tell of its end before it has seen that itself.
+const restoringRetry = time.Second
+
 // remove lets a snapshot go that is deleted: first its content, unless its class retains that. A snapshot from which a volume is being made
 // stays until that is done.
 func (c *Controller) remove(ctx context.Context, s *snapshotv1.VolumeSnapshot) error {
 	content := c.contents.Get("", contentName(s))
 
 	if content != nil && c.restoring(s) {
-		c.events.Event(ctx, s, kube.VolumeSnapshots, corev1.EventTypeWarning, "SnapshotDeletePending", "Snapshot is being used to restore a PVC")
+		if w := c.work(s.UID); !w.told {
+			w.told = true
+			c.events.Event(ctx, s, kube.VolumeSnapshots, corev1.EventTypeWarning, "SnapshotDeletePending", "Snapshot is being used to restore a PVC")
+		}
+
+		c.queue.After(kube.Key(s), restoringRetry)
 
 		return nil
 	}
