@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/machine"
@@ -179,6 +180,41 @@ func TestImageAndItsSnapshotAreSweptTogether(t *testing.T) {
 
 		o = l.provision(requestOf("r-3", snapshotClass), time.Hour)
 		require.NoError(t, o.err, "%v", o.said)
+	})
+}
+
+func TestSnapshotThatIsBeingDeletedIsNotCloned(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages})
+		o := l.provision(requestOf("r-1", snapshotClass), time.Hour)
+		require.NoError(t, o.err, "%v", o.said)
+
+		client, err := dynamic.NewForConfig(l.Server().Admin())
+		require.NoError(t, err)
+
+		shots := client.Resource(schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"}).Namespace(namespace)
+
+		list, err := shots.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 1)
+
+		held := &list.Items[0]
+		held.SetFinalizers(append(held.GetFinalizers(), "example.org/held"))
+		_, err = shots.Update(t.Context(), held, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.NoError(t, shots.Delete(t.Context(), held.GetName(), metav1.DeleteOptions{}))
+		synctest.Wait()
+
+		o = l.provision(requestOf("r-2", snapshotClass), 5*time.Minute)
+		require.ErrorContains(t, o.err, "an earlier snapshot of image")
+		require.Len(t, l.Machines(), 1)
+
+		_, err = shots.Patch(t.Context(), held.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+
+		o = l.provision(requestOf("r-2", snapshotClass), time.Hour)
+		require.NoError(t, o.err, "%v", o.said)
+		require.Len(t, l.Machines(), 2)
 	})
 }
 
