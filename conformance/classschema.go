@@ -184,16 +184,17 @@ func (e *env) valid(what string, data map[string]any) {
 	}
 }
 
-// drawable ends the case when a part of the schema is an object whose fields have no names: Omni has no form for that.
+// drawable ends the case when a part of the schema is an object whose fields have no names: Omni has no form for that. A map of strings
+// to strings is let pass, since classes that users have may hold one, which its form leaves out.
 func (e *env) drawable(path string, part map[string]any) {
 	properties, named := part["properties"].(map[string]any)
+	free, open := part["additionalProperties"].(map[string]any)
 
-	if part["type"] == "object" && !named {
+	switch {
+	case open && (named || free["type"] != "string"):
+		e.fail("no object in the schema has properties of any name but a map of strings", "%s: %v", path, free)
+	case part["type"] == "object" && !named && !open:
 		e.fail("every object in the schema has named properties", "%s has none", path)
-	}
-
-	if free, ok := part["additionalProperties"].(map[string]any); ok {
-		e.fail("no object in the schema has properties of any name", "%s: %v", path, free)
 	}
 
 	for name, property := range properties {

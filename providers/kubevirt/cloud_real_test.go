@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -249,6 +250,14 @@ func (c *cloud) AddForeign(name, object string) (id string, err error) {
 	u := &unstructured.Unstructured{Object: foreignObject(k, object)}
 
 	made, err := c.of(k).Create(context.Background(), u, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		// The importer makes the claim of somebody else's DataVolume for him.
+		made, err = c.of(k).Get(context.Background(), object, metav1.GetOptions{})
+		if err == nil && !c.ofForeign(made) {
+			err = fmt.Errorf("%s %q is the provider's", k.name, object)
+		}
+	}
+
 	if err != nil {
 		return "", err
 	}
@@ -259,6 +268,16 @@ func (c *cloud) AddForeign(name, object string) (id string, err error) {
 	c.foreign[string(made.GetUID())] = true
 
 	return string(made.GetUID()), nil
+}
+
+// ofForeign reports whether somebody else's object owns this one.
+func (c *cloud) ofForeign(o *unstructured.Unstructured) bool {
+	owner := metav1.GetControllerOf(o)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return owner != nil && c.foreign[string(owner.UID)]
 }
 
 // foreignObject is the least that the API server takes.

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,9 +118,51 @@ func rights(t *testing.T) (rules []rbacv1.PolicyRule) {
 	return rules
 }
 
-// AddForeign makes an object that belongs to somebody else. An image of theirs is an object like any other.
+// AddForeign makes an object that belongs to somebody else, and waits until it is there for all to see. An image of theirs is an object
+// like any other.
 func (s *site) AddForeign(kind, name string) (id string, err error) {
-	return s.Cluster.AddForeign(strings.TrimPrefix(kind, "image-"), name)
+	if id, err = s.Cluster.AddForeign(strings.TrimPrefix(kind, "image-"), name); err == nil && kind == "vm" {
+		s.await(func() bool { return s.has(id) })
+	}
+
+	return id, err
+}
+
+// DeleteMachine deletes a machine and waits for its end, as `kubectl delete` does.
+func (s *site) DeleteMachine(id string) error {
+	err := s.Cluster.DeleteMachine(id)
+	if err == nil {
+		s.await(func() bool { return !s.has(id) })
+	}
+
+	return err
+}
+
+// SwitchOff stops a machine and waits until it is off.
+func (s *site) SwitchOff(id string) error {
+	err := s.Cluster.SwitchOff(id)
+	if err == nil {
+		s.await(func() bool {
+			return !slices.ContainsFunc(s.Machines(), func(m ledger.Machine) bool { return m.ID == id && m.On })
+		})
+	}
+
+	return err
+}
+
+func (s *site) has(id string) bool {
+	return slices.ContainsFunc(s.Machines(), func(m ledger.Machine) bool { return m.ID == id })
+}
+
+// await waits a minute at the most. Who waits in vain sees what there is.
+func (*site) await(done func() bool) {
+	for range 600 {
+		if done() {
+			return
+		}
+
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 // run runs the provider as its program does.

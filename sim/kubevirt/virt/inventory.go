@@ -1,9 +1,5 @@
 package virt
 
-import (
-	kubevirt "kubevirt.io/api/core/v1"
-)
-
 // Machine is a machine as the cluster's owner sees it.
 type Machine struct {
 	Namespace, Name, UID string
@@ -29,11 +25,9 @@ func (c *Controller) Machines() []Machine {
 			m.UUID = string(t.Spec.Domain.Firmware.UUID)
 		}
 
-		if vmi := c.instanceOf(vm); vmi != nil && vmi.Status.Phase == kubevirt.Running {
-			d := c.domain(vmi.UID)
-			m.On = d != nil
-
-			if d != nil {
+		// What runs is on before its status says so.
+		if vmi := c.instanceOf(vm); vmi != nil {
+			if d := c.domain(vmi.UID); d != nil {
 				_, ended := d.ended()
 				m.On = !ended
 			}

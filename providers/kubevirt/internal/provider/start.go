@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -65,8 +66,8 @@ func (m *maker) start(ctx context.Context, _ driver.Task) error {
 	return status.Err(pause)
 }
 
-// firstLook is when a machine that was just switched on is looked at.
-const firstLook = 2 * pause
+// firstLook is when a machine that was just switched on is looked at. What is seen of it costs no call.
+const firstLook = time.Second
 
 // machineStopped reports whether the guest switched itself off and KubeVirt leaves it so.
 func machineStopped(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) bool {
