@@ -1,12 +1,14 @@
 package kubevirt
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"sync"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,20 +20,37 @@ import (
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/cdi"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/kubernetes"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/snapshots"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
 )
 
 // ControllerOptions shape the controllers of a cluster. The zero value takes no time for anything, boots nothing, and has the storage
 // class "standard".
 type ControllerOptions struct {
-	// Virt, CDI and Kubernetes shape the parts. Virt.Content is set here.
+	// Virt, CDI, Kubernetes and Snapshots shape the parts. Virt.Content and Snapshots.Restoring are set here.
 	Virt       virt.Options
 	CDI        cdi.Options
 	Kubernetes kubernetes.Options
+	Snapshots  snapshots.Options
 	// Namespaces are made if they are not there.
 	Namespaces []string
 	// Classes are the storage classes; none is "standard", the default one, of a CSI driver that binds at once and clones by snapshots.
 	Classes []StorageClass
+	// SnapshotClasses are the classes of volume snapshots; nil is "snapshots", the default one of Driver.
+	SnapshotClasses []SnapshotClass
+}
+
+// Driver is the CSI driver of storage classes that say no other.
+const Driver = "csi.sim.example"
+
+// SnapshotClass is a class of volume snapshots.
+type SnapshotClass struct {
+	Name    string
+	Default bool
+	// Driver is the CSI driver; empty is Driver.
+	Driver string
+	// Retain keeps what the driver has when a snapshot is deleted.
+	Retain bool
 }
 
 // StorageClass is a storage class with what CDI knows of it.
@@ -40,6 +59,8 @@ type StorageClass struct {
 	Default bool
 	// WaitForFirstConsumer binds claims only when a machine uses them.
 	WaitForFirstConsumer bool
+	// Driver is the CSI driver, with "csi" in its name; empty is Driver.
+	Driver string
 	// Plain is a class whose provisioner is no CSI driver: claims are bound before they are filled, and clones are copies.
 	Plain bool
 	// Block prefers volumes that are block devices to file systems; Shared lets several nodes mount them.
@@ -55,12 +76,14 @@ type Controllers struct {
 	Virt       *virt.Controller
 	CDI        *cdi.Controller
 	Kubernetes *kubernetes.Controller
+	Snapshots  *snapshots.Controller
 
 	opts           ControllerOptions
 	client         *kube.Client
 	admission      *virt.Admission
 	dataAdmission  *cdi.Admission
 	storageClasses kube.Resource[storagev1.StorageClass, *storagev1.StorageClass]
+	snapClasses    kube.Resource[snapshotv1.VolumeSnapshotClass, *snapshotv1.VolumeSnapshotClass]
 	profiles       kube.Resource[cdiv1.StorageProfile, *cdiv1.StorageProfile]
 	namespaces     kube.Resource[corev1.Namespace, *corev1.Namespace]
 }
@@ -70,6 +93,10 @@ type Controllers struct {
 func NewControllers(config *rest.Config, opts ControllerOptions) (c *Controllers, err error) {
 	if len(opts.Classes) == 0 {
 		opts.Classes = []StorageClass{{Name: "standard", Default: true}}
+	}
+
+	if opts.SnapshotClasses == nil {
+		opts.SnapshotClasses = []SnapshotClass{{Name: "snapshots", Default: true}}
 	}
 
 	c = &Controllers{opts: opts}
@@ -92,6 +119,12 @@ func NewControllers(config *rest.Config, opts ControllerOptions) (c *Controllers
 		return nil, err
 	}
 
+	opts.Snapshots.Restoring = c.CDI.Restoring
+
+	if c.Snapshots, err = snapshots.New(config, opts.Snapshots); err != nil {
+		return nil, err
+	}
+
 	if c.admission, err = virt.NewAdmission(config); err != nil {
 		return nil, err
 	}
@@ -104,6 +137,10 @@ func NewControllers(config *rest.Config, opts ControllerOptions) (c *Controllers
 		return nil, err
 	}
 
+	if c.snapClasses, err = kube.Of[snapshotv1.VolumeSnapshotClass](c.client, kube.VolumeSnapshotClasses); err != nil {
+		return nil, err
+	}
+
 	if c.profiles, err = kube.Of[cdiv1.StorageProfile](c.client, kube.StorageProfiles); err != nil {
 		return nil, err
 	}
@@ -113,7 +150,7 @@ func NewControllers(config *rest.Config, opts ControllerOptions) (c *Controllers
 	return c, err
 }
 
-// Prepare makes the namespaces, the storage classes and their profiles, as far as they are not there.
+// Prepare makes the namespaces, the storage classes and their profiles, and the snapshot classes, as far as they are not there.
 func (c *Controllers) Prepare(ctx context.Context) error {
 	for _, name := range c.opts.Namespaces {
 		_, err := c.namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -128,12 +165,39 @@ func (c *Controllers) Prepare(ctx context.Context) error {
 		}
 	}
 
+	for _, class := range c.opts.SnapshotClasses {
+		if err := c.addSnapshotClass(ctx, class); err != nil {
+			return fmt.Errorf("create snapshot class %q: %w", class.Name, err)
+		}
+	}
+
+	return nil
+}
+
+func (c *Controllers) addSnapshotClass(ctx context.Context, class SnapshotClass) error {
+	object := &snapshotv1.VolumeSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: class.Name, Annotations: map[string]string{}}, Driver: cmp.Or(class.Driver, Driver),
+		DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+	}
+
+	if class.Default {
+		object.Annotations["snapshot.storage.kubernetes.io/is-default-class"] = "true"
+	}
+
+	if class.Retain {
+		object.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+	}
+
+	if _, err := c.snapClasses.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+
 	return nil
 }
 
 func (c *Controllers) addClass(ctx context.Context, class StorageClass) error {
 	object := &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: class.Name, Annotations: map[string]string{}}, Provisioner: "csi.sim.example",
+		ObjectMeta: metav1.ObjectMeta{Name: class.Name, Annotations: map[string]string{}}, Provisioner: cmp.Or(class.Driver, Driver),
 		ReclaimPolicy:     new(corev1.PersistentVolumeReclaimDelete),
 		VolumeBindingMode: new(storagev1.VolumeBindingImmediate), AllowVolumeExpansion: new(true),
 	}
@@ -209,6 +273,7 @@ func (c *Controllers) Run(ctx context.Context) {
 	work.Go(func() { c.Virt.Run(ctx) })
 	work.Go(func() { c.CDI.Run(ctx) })
 	work.Go(func() { c.Kubernetes.Run(ctx) })
+	work.Go(func() { c.Snapshots.Run(ctx) })
 	work.Wait()
 }
 

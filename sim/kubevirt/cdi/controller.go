@@ -1,12 +1,14 @@
 package cdi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,9 +26,14 @@ type Controller struct {
 	claims   *kube.Mirror[corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaim]
 	classes  *kube.Mirror[storagev1.StorageClass, *storagev1.StorageClass]
 	profiles *kube.Mirror[cdi.StorageProfile, *cdi.StorageProfile]
-	events   *kube.Recorder
-	queue    kube.Queue
-	tasks    sync.WaitGroup
+
+	snapshots       *kube.Mirror[snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshot]
+	snapshotContent *kube.Mirror[snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContent]
+	snapshotClasses *kube.Mirror[snapshotv1.VolumeSnapshotClass, *snapshotv1.VolumeSnapshotClass]
+
+	events *kube.Recorder
+	queue  kube.Queue
+	tasks  sync.WaitGroup
 
 	mu       sync.Mutex
 	ctx      context.Context // It is the life of the controller, set by Run.
@@ -58,8 +65,15 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 		return nil, fmt.Errorf("make controller of CDI: %w", err)
 	}
 
-	c.dvs.OnChange(func(dv *cdi.DataVolume) { c.queue.Add(kube.Key(dv)); c.sourceChanged(kube.Key(dv)) })
-	c.claims.OnChange(func(pvc *corev1.PersistentVolumeClaim) { c.queue.Add(kube.Key(pvc)); c.sourceChanged(kube.Key(pvc)) })
+	c.dvs.OnChange(func(dv *cdi.DataVolume) { c.queue.Add(kube.Key(dv)); c.sourceChanged(kube.Claims, kube.Key(dv)) })
+	c.claims.OnChange(func(pvc *corev1.PersistentVolumeClaim) {
+		c.queue.Add(kube.Key(pvc))
+		c.sourceChanged(kube.Claims, kube.Key(pvc))
+	})
+	c.snapshots.OnChange(func(s *snapshotv1.VolumeSnapshot) { c.sourceChanged(kube.VolumeSnapshots, kube.Key(s)) })
+	c.snapshotContent.OnChange(func(o *snapshotv1.VolumeSnapshotContent) {
+		c.sourceChanged(kube.VolumeSnapshots, o.Spec.VolumeSnapshotRef.Namespace+"/"+o.Spec.VolumeSnapshotRef.Name)
+	})
 	c.classes.OnChange(func(*storagev1.StorageClass) { c.Resync() })
 	c.profiles.OnChange(func(*cdi.StorageProfile) { c.Resync() })
 
@@ -83,6 +97,18 @@ func (c *Controller) connect(client *kube.Client) (err error) {
 		return err
 	}
 
+	if c.snapshots, err = kube.NewMirror[snapshotv1.VolumeSnapshot](client, kube.VolumeSnapshots); err != nil {
+		return err
+	}
+
+	if c.snapshotContent, err = kube.NewMirror[snapshotv1.VolumeSnapshotContent](client, kube.VolumeSnapshotContents); err != nil {
+		return err
+	}
+
+	if c.snapshotClasses, err = kube.NewMirror[snapshotv1.VolumeSnapshotClass](client, kube.VolumeSnapshotClasses); err != nil {
+		return err
+	}
+
 	c.events, err = kube.NewRecorder(client, "datavolume-controller")
 
 	return err
@@ -99,11 +125,14 @@ func (c *Controller) Run(ctx context.Context) {
 
 	var work sync.WaitGroup
 
-	for _, run := range []func(context.Context){c.dvs.Run, c.claims.Run, c.classes.Run, c.profiles.Run} {
+	for _, run := range []func(context.Context){
+		c.dvs.Run, c.claims.Run, c.classes.Run, c.profiles.Run, c.snapshots.Run, c.snapshotContent.Run, c.snapshotClasses.Run,
+	} {
 		work.Go(func() { run(ctx) })
 	}
 
-	if c.dvs.Synced(ctx) && c.claims.Synced(ctx) && c.classes.Synced(ctx) && c.profiles.Synced(ctx) {
+	if c.dvs.Synced(ctx) && c.claims.Synced(ctx) && c.classes.Synced(ctx) && c.profiles.Synced(ctx) &&
+		c.snapshots.Synced(ctx) && c.snapshotContent.Synced(ctx) && c.snapshotClasses.Synced(ctx) {
 		work.Go(func() { c.queue.Run(ctx) })
 	}
 
@@ -195,10 +224,10 @@ func (c *Controller) Resync() {
 	}
 }
 
-// sourceChanged looks after the clones of a claim.
-func (c *Controller) sourceChanged(key string) {
+// sourceChanged looks after the clones of a claim or a snapshot.
+func (c *Controller) sourceChanged(of kube.Kind, key string) {
 	for _, dv := range c.dvs.List() {
-		if namespace, name, ok := cloneSource(dv); ok && namespace+"/"+name == key && dv.Status.Phase != cdi.Succeeded {
+		if s, ok := cloneSource(dv); ok && s.of.Kind == of.Kind && s.String() == key && dv.Status.Phase != cdi.Succeeded {
 			c.queue.Add(kube.Key(dv))
 		}
 	}
@@ -211,18 +240,38 @@ func (c *Controller) isCollected(dv types.UID) bool {
 	return c.collected[dv]
 }
 
-// cloneSource returns the claim that a DataVolume is a clone of.
-func cloneSource(dv *cdi.DataVolume) (namespace, name string, ok bool) {
-	if dv.Spec.Source == nil || dv.Spec.Source.PVC == nil {
-		return "", "", false
+// source is what a DataVolume is a clone of: a claim or a snapshot.
+type source struct {
+	of              kube.Kind
+	namespace, name string
+}
+
+// String returns namespace and name, joined by a slash.
+func (s source) String() string { return s.namespace + "/" + s.name }
+
+// word is what CDI calls the kind.
+func (s source) word() string {
+	if s.snapshot() {
+		return "snapshot"
 	}
 
-	namespace = dv.Spec.Source.PVC.Namespace
-	if namespace == "" {
-		namespace = dv.Namespace
-	}
+	return "pvc"
+}
 
-	return namespace, dv.Spec.Source.PVC.Name, true
+func (s source) snapshot() bool { return s.of.Kind == kube.VolumeSnapshots.Kind }
+
+// cloneSource returns what a DataVolume is a clone of.
+func cloneSource(dv *cdi.DataVolume) (source, bool) {
+	switch s := dv.Spec.Source; {
+	case s == nil:
+		return source{}, false
+	case s.PVC != nil:
+		return source{kube.Claims, cmp.Or(s.PVC.Namespace, dv.Namespace), s.PVC.Name}, true
+	case s.Snapshot != nil:
+		return source{kube.VolumeSnapshots, cmp.Or(s.Snapshot.Namespace, dv.Namespace), s.Snapshot.Name}, true
+	default:
+		return source{}, false
+	}
 }
 
 // job is an importer or a cloner at work.
@@ -239,6 +288,9 @@ type job struct {
 	fetching bool
 	image    *Image
 	done     bool
+	// restored is the volume that is made of a snapshot, nil until that is begun; restoring says that it is not done.
+	restored  *restored
+	restoring bool
 }
 
 // job returns the work on a DataVolume's claim, and forgets that on an earlier one.

@@ -66,7 +66,10 @@ func (c *Controller) populate(ctx context.Context, dv *cdi.DataVolume, pvc *core
 		dv.Status.Phase = cdi.PVCBound
 	}
 
-	if _, _, clone := cloneSource(dv); clone {
+	switch from, clone := cloneSource(dv); {
+	case clone && from.snapshot():
+		return c.restore(ctx, dv, pvc, from)
+	case clone:
 		return c.clone(ctx, dv, pvc)
 	}
 
@@ -89,9 +92,9 @@ func (c *Controller) finished(dv *cdi.DataVolume, pvc *corev1.PersistentVolumeCl
 
 	dv.Status.Phase, dv.Status.Progress = cdi.Succeeded, "100.0%"
 
-	if namespace, name, clone := cloneSource(dv); clone {
+	if from, clone := cloneSource(dv); clone {
 		return pvc, event{corev1.EventTypeNormal, "CloneSucceeded",
-			fmt.Sprintf("Successfully cloned from %s/%s into %s/%s", namespace, name, pvc.Namespace, pvc.Name)}, nil
+			fmt.Sprintf("Successfully cloned from %s into %s/%s", from, pvc.Namespace, pvc.Name)}, nil
 	}
 
 	return pvc, event{corev1.EventTypeNormal, "ImportSucceeded", "Successfully imported into PVC " + pvc.Name}, nil
@@ -310,7 +313,7 @@ func (c *Controller) complete(ctx context.Context, dv *cdi.DataVolume, pvc *core
 	c.mu.Unlock()
 
 	state := pod(corev1.PodSucceeded, "false", "Completed", "Import Complete", restarts)
-	if _, _, clone := cloneSource(dv); clone {
+	if _, clone := cloneSource(dv); clone {
 		state[annCloneOf] = "true"
 		state[annRunningMessage] = "Clone Complete"
 	}
@@ -330,11 +333,11 @@ func (c *Controller) complete(ctx context.Context, dv *cdi.DataVolume, pvc *core
 
 // clone takes a clone one step on.
 func (c *Controller) clone(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, event, error) {
-	namespace, name, _ := cloneSource(dv)
+	what, _ := cloneSource(dv)
 	j, key := c.job(dv.UID, pvc.UID), kube.Key(dv)
-	from := fmt.Sprintf("%s/%s into %s/%s", namespace, name, pvc.Namespace, pvc.Name)
+	from := fmt.Sprintf("%s into %s/%s", what, pvc.Namespace, pvc.Name)
 
-	source := c.claims.Get(namespace, name)
+	source := c.claims.Get(what.namespace, what.name)
 	if source == nil || source.Status.Phase != corev1.ClaimBound || !c.filled(source) || time.Since(j.since) < c.opts.Times.Schedule {
 		if left := c.opts.Times.Schedule - time.Since(j.since); left > 0 {
 			c.queue.After(key, left)
@@ -345,28 +348,9 @@ func (c *Controller) clone(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.
 		return pvc, event{corev1.EventTypeNormal, "CloneScheduled", fmt.Sprintf("Cloning from %s scheduled", from)}, nil
 	}
 
-	if f, ok := c.fails(key); ok {
-		c.attempted(j, Image{}, errors.New(f.Message))
-	}
-
-	c.mu.Lock()
-	now := *j
-	c.mu.Unlock()
-
-	if time.Now().Before(now.retry) {
-		dv.Status.RestartCount = int32(now.restarts) //nolint:gosec // It counts restarts.
-		c.queue.After(key, time.Until(now.retry))
-		pvc, err := c.annotate(ctx, pvc, pod(corev1.PodRunning, "false", "Error", now.failure, now.restarts))
-
+	now, failed, err := c.attemptClone(ctx, dv, &pvc, j)
+	if failed {
 		return pvc, event{corev1.EventTypeWarning, "CloneFailed", fmt.Sprintf("Cloning from %s failed", from)}, err
-	}
-
-	if now.ran.IsZero() {
-		c.mu.Lock()
-		j.ran = time.Now()
-		c.mu.Unlock()
-
-		now.ran = time.Now()
 	}
 
 	phase, told := c.strategy(dv, pvc, source)
@@ -381,10 +365,43 @@ func (c *Controller) clone(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.
 	}
 
 	c.mu.Lock()
-	what := c.contents[source.UID]
+	image := c.contents[source.UID]
 	c.mu.Unlock()
 
-	return c.complete(ctx, dv, pvc, what)
+	return c.complete(ctx, dv, pvc, image)
+}
+
+// attemptClone begins a clone, or says that it fails for now.
+func (c *Controller) attemptClone(ctx context.Context, dv *cdi.DataVolume, pvc **corev1.PersistentVolumeClaim, j *job) (now job, failed bool, err error) {
+	key := kube.Key(dv)
+
+	c.mu.Lock()
+	begins := j.ran.IsZero() && !time.Now().Before(j.retry)
+	c.mu.Unlock()
+
+	if begins {
+		if f, ok := c.fails(key); ok {
+			c.attempted(j, Image{}, errors.New(f.Message))
+		}
+	}
+
+	c.mu.Lock()
+
+	now = *j
+	if failed = time.Now().Before(now.retry); !failed && now.ran.IsZero() {
+		j.ran = time.Now()
+		now.ran = j.ran
+	}
+
+	c.mu.Unlock()
+
+	if failed {
+		dv.Status.RestartCount = int32(now.restarts) //nolint:gosec // It counts restarts.
+		c.queue.After(key, time.Until(now.retry))
+		*pvc, err = c.annotate(ctx, *pvc, pod(corev1.PodRunning, "false", "Error", now.failure, now.restarts))
+	}
+
+	return now, failed, err
 }
 
 // filled says whether the source of a clone has its data.
@@ -396,7 +413,7 @@ func (c *Controller) filled(pvc *corev1.PersistentVolumeClaim) bool {
 
 // strategy is how a clone is made: by the driver or by a snapshot within a storage class, else by copying.
 func (c *Controller) strategy(dv *cdi.DataVolume, pvc, source *corev1.PersistentVolumeClaim) (cdi.DataVolumePhase, event) {
-	namespace, name, _ := cloneSource(dv)
+	from, _ := cloneSource(dv)
 	strategy := cdi.CloneStrategyHostAssisted
 	class := c.class(pvc.Spec.StorageClassName)
 
@@ -406,18 +423,22 @@ func (c *Controller) strategy(dv *cdi.DataVolume, pvc, source *corev1.Persistent
 		} else if csi(class) {
 			strategy = cdi.CloneStrategySnapshot
 		}
+
+		if strategy == cdi.CloneStrategySnapshot && !c.snapshotsOf(class.Provisioner) {
+			strategy = cdi.CloneStrategyHostAssisted
+		}
 	}
 
 	switch strategy {
 	case cdi.CloneStrategyCsiClone:
 		return cdi.CSICloneInProgress, event{corev1.EventTypeNormal, "CSICloneInProgress",
-			fmt.Sprintf("CSI Volume clone in progress (for pvc %s/%s)", namespace, name)}
+			fmt.Sprintf("CSI Volume clone in progress (for pvc %s)", from)}
 	case cdi.CloneStrategySnapshot:
 		return cdi.SnapshotForSmartCloneInProgress, event{corev1.EventTypeNormal, "SnapshotForSmartCloneInProgress",
-			fmt.Sprintf("Creating snapshot for smart-clone is in progress (for pvc %s/%s)", namespace, name)}
+			fmt.Sprintf("Creating snapshot for smart-clone is in progress (for pvc %s)", from)}
 	default:
 		return cdi.CloneInProgress, event{corev1.EventTypeNormal, "CloneInProgress",
-			fmt.Sprintf("Cloning from %s/%s into %s/%s in progress", namespace, name, pvc.Namespace, pvc.Name)}
+			fmt.Sprintf("Cloning from %s into %s/%s in progress", from, pvc.Namespace, pvc.Name)}
 	}
 }
 

@@ -162,14 +162,20 @@ func (c *Controller) size(dv *cdi.DataVolume, spec *corev1.PersistentVolumeClaim
 	asked, ok := spec.Resources.Requests[corev1.ResourceStorage]
 
 	if !ok || asked.IsZero() {
-		namespace, name, clone := cloneSource(dv)
+		from, clone := cloneSource(dv)
 		if !clone {
 			return errors.New("PVC Spec is not valid - missing storage size")
 		}
 
-		source := c.claims.Get(namespace, name)
+		if from.snapshot() {
+			spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *c.snapshots.Get(from.namespace, from.name).Status.RestoreSize}
+
+			return nil
+		}
+
+		source := c.claims.Get(from.namespace, from.name)
 		if source == nil {
-			return fmt.Errorf("the source pvc %s doesn't exist", name)
+			return fmt.Errorf("the source pvc %s doesn't exist", from.name)
 		}
 
 		size := source.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -219,14 +225,18 @@ func block(pvc *corev1.PersistentVolumeClaim) bool {
 
 // checkSource says what is wrong with the source of a clone.
 func (c *Controller) checkSource(dv *cdi.DataVolume) event {
-	namespace, name, clone := cloneSource(dv)
-	if !clone {
+	from, clone := cloneSource(dv)
+
+	switch {
+	case !clone:
 		return event{}
+	case from.snapshot():
+		return c.checkSnapshot(from)
 	}
 
-	source := c.claims.Get(namespace, name)
+	source := c.claims.Get(from.namespace, from.name)
 	if source == nil {
-		return event{corev1.EventTypeWarning, "CloneWithoutSource", fmt.Sprintf("The source pvc %s doesn't exist", name)}
+		return withoutSource(from)
 	}
 
 	var asked resource.Quantity
@@ -251,4 +261,8 @@ func (c *Controller) checkSource(dv *cdi.DataVolume) event {
 	}
 
 	return event{}
+}
+
+func withoutSource(from source) event {
+	return event{corev1.EventTypeWarning, "CloneWithoutSource", fmt.Sprintf("The source %s %s doesn't exist", from.word(), from.name)}
 }

@@ -139,6 +139,10 @@ func (c *Controller) makeClaim(ctx context.Context, dv *cdi.DataVolume) (*corev1
 		return nil, event{corev1.EventTypeWarning, "ErrClaimNotValid", err.Error()}, nil //nolint:nilerr // It is told in the status.
 	}
 
+	if problem := c.checkRestore(dv, spec); problem.kind != "" {
+		return nil, problem, nil
+	}
+
 	pvc := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: dv.Namespace, Name: dv.Name, Labels: maps.Clone(dv.Labels), Annotations: maps.Clone(dv.Annotations),
@@ -160,12 +164,13 @@ func (c *Controller) makeClaim(ctx context.Context, dv *cdi.DataVolume) (*corev1
 	pvc.Labels["app.kubernetes.io/managed-by"] = "cdi-controller"
 	pvc.Annotations[annContentType] = string(cdi.DataVolumeKubeVirt)
 	pvc.Annotations["cdi.kubevirt.io/createdForDataVolume"] = string(dv.UID)
-	annotateSource(dv, pvc)
 
 	if csi(class) && dv.Spec.Source != nil {
 		pvc.Annotations[annUsePopulator] = "true"
 		pvc.Spec.DataSourceRef = populatorRef(dv)
 	}
+
+	annotateSource(dv, pvc)
 
 	made, err := c.claims.Create(ctx, pvc)
 
@@ -205,12 +210,14 @@ func annotateSource(dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim) {
 		pvc.Annotations[annSource] = "none"
 	case s.PVC != nil:
 		pvc.Annotations[annClone] = s.PVC.Namespace + "/" + s.PVC.Name
+	case s.Snapshot != nil && pvc.Annotations[annUsePopulator] != "true":
+		pvc.Annotations[annClone] = fmt.Sprintf("%s/%s-host-assisted-source-pvc", s.Snapshot.Namespace, dv.UID)
 	}
 }
 
 func populatorRef(dv *cdi.DataVolume) *corev1.TypedObjectReference {
 	kind := "VolumeImportSource"
-	if _, _, clone := cloneSource(dv); clone {
+	if _, clone := cloneSource(dv); clone {
 		kind = "VolumeCloneSource"
 	}
 

@@ -92,6 +92,7 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 func (c *Controller) connect(client *kube.Client) (err error) {
 	for _, kind := range []kube.Kind{
 		kube.VirtualMachines, kube.VirtualMachineInstances, kube.DataVolumes, kube.Claims, kube.Secrets, kube.ConfigMaps,
+		kube.VolumeSnapshots,
 	} {
 		mirror, err := kube.NewMirror[metav1.PartialObjectMetadata](client, kind)
 		if err != nil {

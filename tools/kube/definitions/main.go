@@ -49,6 +49,7 @@ var wanted = map[string]func(definition string) string{
 	"kubevirt.io_virtualmachineinstances.yaml":                         nil,
 	"kubevirt.io_virtualmachines.yaml":                                 statusSubresource,
 	"snapshot.storage.k8s.io_volumesnapshotclasses.yaml":               approved,
+	"snapshot.storage.k8s.io_volumesnapshotcontents.yaml":              approved,
 	"snapshot.storage.k8s.io_volumesnapshots.yaml":                     approved,
 }
 

@@ -283,9 +283,9 @@ func TestTroubleOfAnyKindDelaysAMachineAndNoMore(t *testing.T) {
 }
 
 // live makes a machine and removes it, until the process is dead.
-func (l *lab) live(dead func() bool) {
+func (l *lab) live(data string, dead func() bool) {
 	for range 100 {
-		if err := l.attempt(l.t.Context(), requestOf("r-1", classData)); err == nil || dead() {
+		if err := l.attempt(l.t.Context(), requestOf("r-1", data)); err == nil || dead() {
 			break
 		}
 
@@ -332,7 +332,7 @@ func TestCrashAtAnyCallLeavesOneMachineOrNothing(t *testing.T) {
 						}
 					})
 
-					l.live(func() bool { return len(dead) > 0 })
+					l.live(classData, func() bool { return len(dead) > 0 })
 					l.Ledger().CrashAfter(0, false, nil)
 					l.restart(func(c *provider.Config) { c.KeepImages = true })
 

@@ -216,6 +216,8 @@ func (m *maker) imageReady(ctx context.Context, image machine.ImageVolume, o met
 		return err
 	case !isImage(image, snapshot):
 		return foreign("volume snapshot", snapshot)
+	case snapshot.GetDeletionTimestamp() != nil:
+		return driver.Pending(pause, "an earlier snapshot of image %q is being deleted", image.Name())
 	}
 
 	if ready, _, _ := unstructured.NestedBool(snapshot.Object, "status", "readyToUse"); ready { //nolint:errcheck // false when it is none

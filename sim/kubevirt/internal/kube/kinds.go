@@ -27,6 +27,8 @@ var (
 	Quotas                  = kind("", "v1", "ResourceQuota", "resourcequotas")
 	StorageClasses          = clusterKind("storage.k8s.io", "v1", "StorageClass", "storageclasses")
 	VolumeSnapshots         = kind("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots")
+	VolumeSnapshotContents  = clusterKind("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent", "volumesnapshotcontents")
+	VolumeSnapshotClasses   = clusterKind("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass", "volumesnapshotclasses")
 	InstanceTypes           = kind("instancetype.kubevirt.io", "v1beta1", "VirtualMachineInstancetype", "virtualmachineinstancetypes")
 	ClusterInstanceTypes    = clusterKind("instancetype.kubevirt.io", "v1beta1", "VirtualMachineClusterInstancetype",
 		"virtualmachineclusterinstancetypes")
