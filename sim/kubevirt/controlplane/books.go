@@ -87,7 +87,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	var got atomic.Pointer[http.Response]
 
 	err = t.Session.CallContext(req.Context(), c.op, c.object, func() error {
-		resp, err := t.answer(req, c, body)
+		resp, err := t.answer(req, c, body) //nolint:bodyclose // It is the caller's, or closed below.
 		got.Store(resp)
 
 		return err
@@ -95,16 +95,16 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	resp := got.Load()
 
-	if fault, ok := errors.AsType[*ledger.FaultError](err); ok {
-		return inWords(req, c, fault, body), nil
-	}
-
 	if err == nil {
 		return resp, nil
 	}
 
 	if resp != nil {
 		_ = resp.Body.Close() // Nobody reads it.
+	}
+
+	if fault, ok := errors.AsType[*ledger.FaultError](err); ok {
+		return inWords(req, c, fault, body), nil
 	}
 
 	if errors.Is(err, ledger.ErrDisconnected) {
