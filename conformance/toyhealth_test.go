@@ -27,7 +27,7 @@ const (
 
 const toySchema = `{"type": "object", "properties": {"cores": {"type": "integer", "minimum": 1, "default": 2}}, "required": ["cores"], "additionalProperties": false}`
 
-const toyMapSchema = `{"type": "object", "properties": {"cores": {"type": "integer"}, "env": {"type": "object", "additionalProperties": {"type": "string"}}}, "required": ["cores"]}`
+const toyMapSchema = `{"type": "object", "properties": {"cores": {"type": "integer"}, "env": {"type": "object", "additionalProperties": {"type": "integer"}}}, "required": ["cores"]}`
 
 // toyHealth is how a toy's last look went.
 type toyHealth struct {
