@@ -32,7 +32,8 @@ import (
 // TestConformance is on a cluster that takes its time, and gives the provider the rights of its manifest and no other.
 func TestConformance(t *testing.T) { conformance.Run(t, options()) }
 
-var histories conformance.HistoryOptions
+// A history costs seconds of processor time here: few are played unless more are asked for.
+var histories = conformance.HistoryOptions{Seeds: 15}
 
 func init() { histories.Flags(flag.CommandLine) }
 
