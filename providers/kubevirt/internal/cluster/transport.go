@@ -26,6 +26,9 @@ type transport struct {
 	next http.RoundTripper
 	// troubled is set while the last answer was none, or that of a server in trouble.
 	troubled atomic.Bool
+	// quiet is the end of the pause that the server has asked for, in nanoseconds of Unix time. Not every answer reaches the library: one
+	// to a watch, to a sweep, or to a look at mere details does not.
+	quiet atomic.Int64
 }
 
 // RoundTrip makes the request.
@@ -37,6 +40,10 @@ func (t *transport) roundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 
 	if err := driver.AwaitTurn(ctx); err != nil {
+		return nil, err
+	}
+
+	if err := t.awaitQuiet(ctx); err != nil {
 		return nil, err
 	}
 
@@ -61,7 +68,39 @@ func (t *transport) roundTrip(req *http.Request) (*http.Response, error) {
 
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, mostAnswer)) //nolint:errcheck // what there is of it is shown
 
+	t.keepQuiet(time.Now().Add(after).UnixNano())
+
 	return nil, &pauseError{code: resp.StatusCode, after: after, text: message(resp, body)}
+}
+
+// keepQuiet lets no call be made before the time, in nanoseconds.
+func (t *transport) keepQuiet(until int64) {
+	for {
+		was := t.quiet.Load()
+		if until <= was || t.quiet.CompareAndSwap(was, until) {
+			return
+		}
+	}
+}
+
+// awaitQuiet waits for the end of the server's pause. A call whose time ends before that is not made.
+func (t *transport) awaitQuiet(ctx context.Context) error {
+	for {
+		left := time.Until(time.Unix(0, t.quiet.Load()))
+		if left <= 0 {
+			return nil
+		}
+
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < left {
+			return &pauseError{code: http.StatusTooManyRequests, after: left, text: "the Kubernetes API has asked for a pause"}
+		}
+
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(left):
+		}
+	}
 }
 
 // CloseIdleConnections passes on what http.Client asks for.
