@@ -18,7 +18,7 @@ func (c *Controller) Machines() []Machine {
 
 	for _, vm := range c.vms.List() {
 		m := Machine{
-			Namespace: vm.Namespace, Name: vm.Name, UID: string(vm.UID), Labels: vm.Labels, Annotations: vm.Annotations, Boots: c.Boots(string(vm.UID)),
+			Namespace: vm.Namespace, Name: vm.Name, UID: string(vm.UID), Labels: vm.Labels, Annotations: vm.Annotations,
 		}
 
 		if t := vm.Spec.Template; t != nil && t.Spec.Domain.Firmware != nil {
@@ -27,11 +27,14 @@ func (c *Controller) Machines() []Machine {
 
 		// What runs is on before its status says so.
 		if vmi := c.instanceOf(vm); vmi != nil {
-			if d := c.domain(vmi.UID); d != nil {
+			if d := c.domain(vmi.UID); d != nil && d.run.Load() != nil {
 				_, ended := d.ended()
 				m.On = !ended
 			}
 		}
+
+		// What is on has been counted.
+		m.Boots = c.Boots(m.UID)
 
 		all = append(all, m)
 	}

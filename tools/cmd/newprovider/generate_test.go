@@ -94,7 +94,7 @@ func TestNewProviderKeepsTheRulesOfTheRepository(t *testing.T) {
 
 	work, err := os.ReadFile(filepath.Join(root, "go.work"))
 	require.NoError(t, err)
-	assert.Contains(t, string(work), "\t./conformance\n\t./providers/acme\n\t./providers/libvirt\n")
+	assert.Contains(t, string(work), "\t./conformance\n\t./providers/acme\n\t./providers/kubevirt\n")
 	assert.Contains(t, string(work), "\t./providers/my-cloud2\n")
 
 	files := tree(t, filepath.Join(root, "providers", "my-cloud2"))
