@@ -109,9 +109,19 @@ func newCloud(t *testing.T, w *conformance.World) *cloud {
 	return c
 }
 
+// firmwareTime is what a machine needs before its Talos starts to boot. The provider has seen by then that it runs, on a busy machine too.
+const firmwareTime = 3 * time.Second
+
 // boot runs a simulated Talos in a machine.
 func (c *cloud) boot(ctx context.Context, g virt.Guest) {
 	c.books.Note("KubeVirt boots %s", g.Name)
+
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(firmwareTime):
+	}
+
 	c.world.Boot(ctx, conformance.Guest{UUID: g.UUID, UserData: string(g.UserData)})
 }
 

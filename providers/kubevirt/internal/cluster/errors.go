@@ -152,7 +152,10 @@ func (e *callError) answered(s metav1.Status) error {
 func (e *callError) notFound(s metav1.Status) error {
 	switch {
 	case unserved(s):
-		e.advice = "the cluster does not serve this kind: are KubeVirt and its Containerized Data Importer installed?"
+		e.advice = "the cluster does not serve this kind: is what defines it installed?"
+		if !strings.Contains(e.op.Resource, ".") || strings.HasSuffix(e.op.Resource, "kubevirt.io") {
+			e.advice = "the cluster does not serve this kind: are KubeVirt and its Containerized Data Importer installed?"
+		}
 	case s.Details != nil && s.Details.Kind == "namespaces" && e.op.Resource != "namespaces":
 		e.advice = fmt.Sprintf("create the namespace, and apply %s to it", Manifest)
 	case e.op.named():

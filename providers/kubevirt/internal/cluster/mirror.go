@@ -216,10 +216,16 @@ func (m *Mirror[T]) follow(ctx context.Context, changed func(T, bool)) error {
 	m.open = true
 	m.mu.Unlock()
 
+	// A watch that nobody ends may be one that nobody serves any more, behind a proxy that keeps the connection.
+	overdue := time.NewTimer(time.Duration(seconds)*time.Second + m.cluster.timeout)
+	defer overdue.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-overdue.C:
+			return nil
 		case e, ok := <-w.ResultChan():
 			if !ok {
 				return nil

@@ -85,7 +85,12 @@ func HostnameOf(ref driver.Ref) string {
 // Name is the name of the image's DataVolume, its claim, and its snapshot. All that the image's contents depend on is in it, and the
 // provider, as one that shares the namespace may remove its images.
 func (i ImageVolume) Name() string {
-	return "talos-" + stemOf(i.TalosVersion, 20) + "-" + string(i.Arch) + "-" + hash("image", i.ProviderID, i.Key, i.StorageClassName, i.VolumeMode)
+	contents := []string{"image", i.ProviderID, i.Key, i.StorageClassName, i.VolumeMode}
+	if i.SnapshotClass != "" {
+		contents = append(contents, i.SnapshotClass)
+	}
+
+	return "talos-" + stemOf(i.TalosVersion, 20) + "-" + string(i.Arch) + "-" + hash(contents...)
 }
 
 // stemOf is the part of id that can begin a DNS label of that length.

@@ -363,7 +363,8 @@ var roomWords = []string{
 
 // lacksRoom says whether a message is about room that may come free.
 func lacksRoom(message string) bool {
-	message = strings.ToLower(message)
+	// A registry has insufficient permissions, which no waiting mends.
+	message = strings.ReplaceAll(strings.ToLower(message), "insufficient permission", "")
 
 	return slices.ContainsFunc(roomWords, func(w string) bool { return strings.Contains(message, w) })
 }

@@ -31,14 +31,14 @@ const annotationSpec = "omni-infra.dev/spec"
 // was made from other class data and has not run yet is made anew.
 func (m *maker) createMachine(ctx context.Context, t driver.Task) error {
 	want := m.machine(t).VirtualMachine()
-	strategy := kubevirtv1.RunStrategyHalted
-	want.Spec.RunStrategy = &strategy
 
 	digest, err := digestOf(want.Spec)
 	if err != nil {
 		return err
 	}
 
+	strategy := kubevirtv1.RunStrategyHalted
+	want.Spec.RunStrategy = &strategy
 	want.Annotations[annotationSpec] = digest
 
 	if err := m.notElsewhere(ctx); err != nil {
@@ -172,7 +172,7 @@ func (m *maker) createSecret(ctx context.Context, t driver.Task) error {
 	}
 
 	digest := sha256.Sum256(append([]byte(vm.UID), t.Join.UserData...))
-	if m.told.is(m.req.Ref, digest) {
+	if m.told.is(m.req.Ref, digest) && m.hasSecret(want) {
 		return nil
 	}
 
@@ -188,6 +188,22 @@ func (m *maker) createSecret(ctx context.Context, t driver.Task) error {
 	}
 
 	return err
+}
+
+// hasSecret reports whether a Secret that was made is still there, as far as the watches show.
+func (m *maker) hasSecret(want *corev1.Secret) bool {
+	mirror := m.mirrorsOf(m.req.ProviderID, want.Namespace).secrets
+	if mirror == nil {
+		return true
+	}
+
+	if _, live := mirror.All(); !live {
+		return true
+	}
+
+	_, ok := mirror.Get(want.Name)
+
+	return ok
 }
 
 // correctSecret makes a Secret that is there what it should be.
