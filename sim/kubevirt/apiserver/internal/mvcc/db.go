@@ -29,18 +29,27 @@ type DB struct {
 	told func(before, after []byte)
 }
 
-// item is a key's value as of a revision.
+// item is a key's value as of a revision; data is nil for none. All copies of it have the same memo.
 type item struct {
 	data     []byte
 	revision int64
+	memo     *memo
 }
 
-// change is one step of the history. Data is nil for a deletion, before.data for a creation.
+func newItem(data []byte, revision int64) item {
+	return item{data: data, revision: revision, memo: &memo{}}
+}
+
+// remembered is for how many changes back the objects that values were read as are kept, beside their bytes.
+const remembered = 100
+
+// change is one step of the history: a key had the value before, zero for a creation, and has item now, without data for a deletion.
 type change struct {
-	key      string
-	data     []byte
-	revision int64
-	before   item
+	key string
+	item
+	before item
+	// last is what was before, with the revision of the change: the state in which a reader sees the object last.
+	last item
 }
 
 // pair is what a list returns.
@@ -125,42 +134,51 @@ func (d *DB) get(key string) item {
 	return d.items[key]
 }
 
-// put writes a key whose value is still that of the revision was, zero for none. Else it returns false.
-func (d *DB) put(key string, data []byte, was int64) (int64, bool) {
+// put writes a key whose value is still that of the revision was, zero for none, and returns its new value. Else it returns false.
+func (d *DB) put(key string, data []byte, was int64) (item, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
 	before := d.items[key]
 	if before.revision != was {
-		return 0, false
+		return item{}, false
 	}
 
 	d.revision++
-	d.items[key] = item{data: data, revision: d.revision}
-	d.addLocked(change{key: key, data: data, revision: d.revision, before: before})
+	now := newItem(data, d.revision)
+	d.items[key] = now
+	d.addLocked(change{key: key, item: now, before: before, last: newItem(before.data, d.revision)})
 
-	return d.revision, true
+	return now, true
 }
 
-// remove deletes a key whose value is still that of the revision was. Else it returns false.
-func (d *DB) remove(key string, was int64) (int64, bool) {
+// remove deletes a key whose value is still that of the revision was, and returns that with the revision of its end. Else it returns
+// false.
+func (d *DB) remove(key string, was int64) (item, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
 	before := d.items[key]
 	if before.revision != was {
-		return 0, false
+		return item{}, false
 	}
 
 	d.revision++
 	delete(d.items, key)
-	d.addLocked(change{key: key, revision: d.revision, before: before})
 
-	return d.revision, true
+	last := newItem(before.data, d.revision)
+	d.addLocked(change{key: key, item: newItem(nil, d.revision), before: before, last: last})
+
+	return last, true
 }
 
 func (d *DB) addLocked(c change) {
 	d.changes = append(d.changes, c)
+
+	if old := len(d.changes) - 1 - remembered; old >= 0 {
+		d.changes[old].memo.forget()
+		d.changes[old].last.memo.forget()
+	}
 
 	if d.told != nil {
 		d.told(c.before.data, c.data)

@@ -20,20 +20,20 @@ func put(t *testing.T, d *DB, key, data string) int64 {
 	t.Helper()
 
 	now := d.get(key)
-	revision, ok := d.put(key, []byte(data), now.revision)
+	written, ok := d.put(key, []byte(data), now.revision)
 	require.True(t, ok)
 
-	return revision
+	return written.revision
 }
 
 func remove(t *testing.T, d *DB, key string) int64 {
 	t.Helper()
 
 	now := d.get(key)
-	revision, ok := d.remove(key, now.revision)
+	last, ok := d.remove(key, now.revision)
 	require.True(t, ok)
 
-	return revision
+	return last.revision
 }
 
 func TestWriteToAnOtherStateThanReadIsRefused(t *testing.T) {

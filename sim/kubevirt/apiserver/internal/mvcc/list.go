@@ -45,7 +45,7 @@ func (s *Storage) GetList(ctx context.Context, key string, options storage.ListO
 		return err
 	}
 
-	pairs, revision, err := s.read(ctx, prefix, options, at, from)
+	pairs, revision, err := s.pairs(ctx, prefix, options, at, from)
 	if err != nil {
 		return err
 	}
@@ -63,13 +63,13 @@ func (s *Storage) GetList(ctx context.Context, key string, options storage.ListO
 
 		last, evaluated = p.key, evaluated+1
 
-		object := s.newObject()
-		if err := s.decode(p.item, object); err != nil {
+		found, err := s.read(p.item)
+		if err != nil {
 			return err
 		}
 
-		if matched, err := options.Predicate.Matches(object); err == nil && matched {
-			out.Set(reflect.Append(out, reflect.ValueOf(object).Elem()))
+		if matched, err := options.Predicate.Matches(found.object); err == nil && matched {
+			out.Set(reflect.Append(out, reflect.ValueOf(found.GetObject()).Elem()))
 		}
 	}
 
@@ -85,8 +85,8 @@ func (s *Storage) GetList(ctx context.Context, key string, options storage.ListO
 	return s.versioner.UpdateList(listObject, uint64(at), token, remaining)
 }
 
-// read returns what is to be listed, from the key where the list goes on.
-func (s *Storage) read(ctx context.Context, prefix string, options storage.ListOptions, at int64, from string) ([]pair, int64, error) {
+// pairs returns what is to be listed, from the key where the list goes on.
+func (s *Storage) pairs(ctx context.Context, prefix string, options storage.ListOptions, at int64, from string) ([]pair, int64, error) {
 	if err := s.notOlder(ctx, options.ResourceVersion); err != nil {
 		return nil, 0, err
 	}

@@ -39,18 +39,33 @@ type state struct {
 // Versioner returns that of the API objects.
 func (s *Storage) Versioner() storage.Versioner { return s.versioner }
 
-// decode fills out, which has to be empty, and gives it its revision.
+// read returns the object that a value is, with its revision. All readers have the same one.
+func (s *Storage) read(i item) (*shared, error) {
+	return i.memo.of(s, func() (runtime.Object, error) {
+		object := s.newObject()
+		if _, _, err := s.codec.Decode(i.data, nil, object); err != nil {
+			return nil, storage.NewCorruptObjError("", err)
+		}
+
+		// Objects whose type says their kind have it only where they are written out: not as items of a list.
+		if _, ok := object.(runtime.Unstructured); !ok {
+			object.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+		}
+
+		return object, s.versioner.UpdateObject(object, uint64(i.revision))
+	})
+}
+
+// decode fills out, which has to be empty, with a copy of the object that a value is.
 func (s *Storage) decode(i item, out runtime.Object) error {
-	if _, _, err := s.codec.Decode(i.data, nil, out); err != nil {
-		return storage.NewCorruptObjError("", err)
+	object, err := s.read(i)
+	if err != nil {
+		return err
 	}
 
-	// Objects whose type says their kind have it only where they are written out: not as items of a list.
-	if _, ok := out.(runtime.Unstructured); !ok {
-		out.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
-	}
+	object.copyTo(out)
 
-	return s.versioner.UpdateObject(out, uint64(i.revision))
+	return nil
 }
 
 func (s *Storage) encode(object runtime.Object) ([]byte, error) {
@@ -77,7 +92,7 @@ func (s *Storage) Create(_ context.Context, key string, object, out runtime.Obje
 		return err
 	}
 
-	revision, ok := s.db.put(key, data, 0)
+	made, ok := s.db.put(key, data, 0)
 	if !ok {
 		return storage.NewKeyExistsError(key, 0)
 	}
@@ -86,7 +101,7 @@ func (s *Storage) Create(_ context.Context, key string, object, out runtime.Obje
 		return nil
 	}
 
-	return s.decode(item{data: data, revision: revision}, out)
+	return s.decode(made, out)
 }
 
 // Get implements storage.Interface.
@@ -231,8 +246,8 @@ func (s *Storage) GuaranteedUpdate(
 			return s.decode(now.item, destination)
 		}
 
-		if revision, ok := s.db.put(key, data, now.item.revision); ok {
-			return s.decode(item{data: data, revision: revision}, destination)
+		if written, ok := s.db.put(key, data, now.item.revision); ok {
+			return s.decode(written, destination)
 		}
 	}
 }
@@ -275,8 +290,8 @@ func (s *Storage) Delete(
 			return err
 		}
 
-		if revision, ok := s.db.remove(key, now.item.revision); ok {
-			return s.decode(item{data: now.item.data, revision: revision}, out)
+		if last, ok := s.db.remove(key, now.item.revision); ok {
+			return s.decode(last, out)
 		}
 	}
 }

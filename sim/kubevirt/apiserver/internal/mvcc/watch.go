@@ -6,7 +6,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 )
@@ -89,7 +88,7 @@ func (w *watcher) Stop() { w.cancel() }
 
 func (w *watcher) run(initial []pair, marked bool) {
 	for _, p := range initial {
-		if !w.tell(change{key: p.key, data: p.data, revision: p.revision}) {
+		if !w.tell(change{key: p.key, item: p.item}) {
 			return
 		}
 	}
@@ -157,53 +156,51 @@ func (w *watcher) lastBookmark() *time.Timer {
 
 // tell sends a change, if the selectors let it through. It returns false when the watch is over.
 func (w *watcher) tell(c change) bool {
-	now, err := w.object(c.data, c.revision)
+	matches, err := w.matches(c.item)
 	if err != nil {
-		w.fail(err)
-
-		return false
+		return w.fail(err)
 	}
 
-	// An object that goes, or that the selectors do not match any more, is told of as it was last, with the revision of its end.
-	before, err := w.object(c.before.data, c.revision)
+	matched, err := w.matches(c.before)
 	if err != nil {
-		w.fail(err)
-
-		return false
+		return w.fail(err)
 	}
-
-	matches, matched := w.matches(now), w.matches(before)
 
 	switch {
 	case matches && matched:
-		return w.send(watch.Event{Type: watch.Modified, Object: now})
+		return w.sendItem(watch.Modified, c.item)
 	case matches:
-		return w.send(watch.Event{Type: watch.Added, Object: now})
+		return w.sendItem(watch.Added, c.item)
 	case matched:
-		return w.send(watch.Event{Type: watch.Deleted, Object: before})
+		// An object that goes, or that the selectors do not match any more, is told of as it was last.
+		return w.sendItem(watch.Deleted, c.last)
 	default:
 		return true
 	}
 }
 
-func (w *watcher) object(data []byte, revision int64) (runtime.Object, error) {
-	if data == nil {
-		return nil, nil //nolint:nilnil // a key without value is no object
+func (w *watcher) matches(i item) (bool, error) {
+	if i.data == nil || w.options.Predicate.Empty() {
+		return i.data != nil, nil
 	}
 
-	object := w.storage.newObject()
+	object, err := w.storage.read(i)
+	if err != nil {
+		return false, err
+	}
 
-	return object, w.storage.decode(item{data: data, revision: revision}, object)
+	matched, err := w.options.Predicate.Matches(object.object)
+
+	return err == nil && matched, nil
 }
 
-func (w *watcher) matches(object runtime.Object) bool {
-	if object == nil {
-		return false
+func (w *watcher) sendItem(t watch.EventType, i item) bool {
+	object, err := w.storage.read(i)
+	if err != nil {
+		return w.fail(err)
 	}
 
-	matched, err := w.options.Predicate.Matches(object)
-
-	return err == nil && matched
+	return w.send(watch.Event{Type: t, Object: object})
 }
 
 // bookmark tells how far the watch is, to a reader that asked for bookmarks.
@@ -214,23 +211,20 @@ func (w *watcher) bookmark(initialEnd bool) bool {
 
 	object := w.storage.newObject()
 	if err := w.storage.versioner.UpdateObject(object, uint64(w.seen)); err != nil {
-		w.fail(err)
-
-		return false
+		return w.fail(err)
 	}
 
 	if initialEnd {
 		if err := storage.AnnotateInitialEventsEndBookmark(object); err != nil {
-			w.fail(err)
-
-			return false
+			return w.fail(err)
 		}
 	}
 
 	return w.send(watch.Event{Type: watch.Bookmark, Object: object})
 }
 
-func (w *watcher) fail(err error) {
+// fail tells of the error that ends a watch. It returns false.
+func (w *watcher) fail(err error) bool {
 	answer, ok := err.(apierrors.APIStatus) //nolint:errorlint // it is made here
 	if !ok {
 		answer = apierrors.NewInternalError(err)
@@ -243,6 +237,8 @@ func (w *watcher) fail(err error) {
 	default:
 		w.send(watch.Event{Type: watch.Error, Object: &status})
 	}
+
+	return false
 }
 
 func (w *watcher) send(e watch.Event) bool {
