@@ -505,4 +505,5 @@ func set(dv *cdi.DataVolume, t cdi.DataVolumeConditionType, status corev1.Condit
 	old.Status, old.Reason, old.Message = status, reason, strings.TrimSpace(message)
 }
 
-func nowTime() metav1.Time { return metav1.NewTime(time.Now()) }
+// nowTime is the time as the API has it, in whole seconds: what is set twice within one is no change that is worth a write.
+func nowTime() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
