@@ -80,6 +80,7 @@ type Controllers struct {
 
 	opts           ControllerOptions
 	client         *kube.Client
+	mirrors        *kube.Mirrors
 	admission      *virt.Admission
 	dataAdmission  *cdi.Admission
 	storageClasses kube.Resource[storagev1.StorageClass, *storagev1.StorageClass]
@@ -105,31 +106,33 @@ func NewControllers(config *rest.Config, opts ControllerOptions) (c *Controllers
 		return nil, err
 	}
 
-	if c.CDI, err = cdi.New(config, opts.CDI); err != nil {
+	c.mirrors = kube.NewMirrors(c.client)
+
+	if c.CDI, err = cdi.New(c.mirrors, opts.CDI); err != nil {
 		return nil, err
 	}
 
 	opts.Virt.Content = c.CDI.Content
 
-	if c.Virt, err = virt.New(config, opts.Virt); err != nil {
+	if c.Virt, err = virt.New(c.mirrors, opts.Virt); err != nil {
 		return nil, err
 	}
 
-	if c.Kubernetes, err = kubernetes.New(config, opts.Kubernetes); err != nil {
+	if c.Kubernetes, err = kubernetes.New(c.mirrors, opts.Kubernetes); err != nil {
 		return nil, err
 	}
 
 	opts.Snapshots.Restoring = c.CDI.Restoring
 
-	if c.Snapshots, err = snapshots.New(config, opts.Snapshots); err != nil {
+	if c.Snapshots, err = snapshots.New(c.mirrors, opts.Snapshots); err != nil {
 		return nil, err
 	}
 
-	if c.admission, err = virt.NewAdmission(config); err != nil {
+	if c.admission, err = virt.NewAdmission(c.client); err != nil {
 		return nil, err
 	}
 
-	if c.dataAdmission, err = cdi.NewAdmission(config); err != nil {
+	if c.dataAdmission, err = cdi.NewAdmission(c.client); err != nil {
 		return nil, err
 	}
 
@@ -270,6 +273,7 @@ func propertySets(class StorageClass) []cdiv1.ClaimPropertySet {
 func (c *Controllers) Run(ctx context.Context) {
 	var work sync.WaitGroup
 
+	work.Go(func() { c.mirrors.Run(ctx) })
 	work.Go(func() { c.Virt.Run(ctx) })
 	work.Go(func() { c.CDI.Run(ctx) })
 	work.Go(func() { c.Kubernetes.Run(ctx) })

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/client-go/rest"
 	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
@@ -27,13 +26,8 @@ type Admission struct {
 	claims kube.Resource[corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaim]
 }
 
-// NewAdmission returns the admission for an API server.
-func NewAdmission(config *rest.Config) (*Admission, error) {
-	client, err := kube.NewClient(config)
-	if err != nil {
-		return nil, err
-	}
-
+// NewAdmission returns the admission for the API server of a client.
+func NewAdmission(client *kube.Client) (*Admission, error) {
 	claims, err := kube.Of[corev1.PersistentVolumeClaim](client, kube.Claims)
 
 	return &Admission{claims: claims}, err

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
@@ -50,18 +49,13 @@ type content struct {
 	size  int64
 }
 
-// New returns the controller for an API server.
-func New(config *rest.Config, opts Options) (*Controller, error) {
-	client, err := kube.NewClient(config)
-	if err != nil {
-		return nil, err
-	}
-
+// New returns the controller for the API server of the mirrors.
+func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
 	c := &Controller{opts: opts, ctx: context.Background(), jobs: map[types.UID]*job{}, contents: map[types.UID]content{},
 		collected: map[types.UID]bool{}}
 	c.queue = kube.Queue{Sync: c.sync, Failed: opts.Failed}
 
-	if err := c.connect(client); err != nil {
+	if err := c.connect(mirrors); err != nil {
 		return nil, fmt.Errorf("make controller of CDI: %w", err)
 	}
 
@@ -80,41 +74,41 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 	return c, nil
 }
 
-func (c *Controller) connect(client *kube.Client) (err error) {
-	if c.dvs, err = kube.NewMirror[cdi.DataVolume](client, kube.DataVolumes); err != nil {
+func (c *Controller) connect(mirrors *kube.Mirrors) (err error) {
+	if c.dvs, err = kube.MirrorOf[cdi.DataVolume](mirrors, kube.DataVolumes); err != nil {
 		return err
 	}
 
-	if c.claims, err = kube.NewMirror[corev1.PersistentVolumeClaim](client, kube.Claims); err != nil {
+	if c.claims, err = kube.MirrorOf[corev1.PersistentVolumeClaim](mirrors, kube.Claims); err != nil {
 		return err
 	}
 
-	if c.classes, err = kube.NewMirror[storagev1.StorageClass](client, kube.StorageClasses); err != nil {
+	if c.classes, err = kube.MirrorOf[storagev1.StorageClass](mirrors, kube.StorageClasses); err != nil {
 		return err
 	}
 
-	if c.profiles, err = kube.NewMirror[cdi.StorageProfile](client, kube.StorageProfiles); err != nil {
+	if c.profiles, err = kube.MirrorOf[cdi.StorageProfile](mirrors, kube.StorageProfiles); err != nil {
 		return err
 	}
 
-	if c.snapshots, err = kube.NewMirror[snapshotv1.VolumeSnapshot](client, kube.VolumeSnapshots); err != nil {
+	if c.snapshots, err = kube.MirrorOf[snapshotv1.VolumeSnapshot](mirrors, kube.VolumeSnapshots); err != nil {
 		return err
 	}
 
-	if c.snapshotContent, err = kube.NewMirror[snapshotv1.VolumeSnapshotContent](client, kube.VolumeSnapshotContents); err != nil {
+	if c.snapshotContent, err = kube.MirrorOf[snapshotv1.VolumeSnapshotContent](mirrors, kube.VolumeSnapshotContents); err != nil {
 		return err
 	}
 
-	if c.snapshotClasses, err = kube.NewMirror[snapshotv1.VolumeSnapshotClass](client, kube.VolumeSnapshotClasses); err != nil {
+	if c.snapshotClasses, err = kube.MirrorOf[snapshotv1.VolumeSnapshotClass](mirrors, kube.VolumeSnapshotClasses); err != nil {
 		return err
 	}
 
-	c.events, err = kube.NewRecorder(client, "datavolume-controller")
+	c.events, err = kube.NewRecorder(mirrors.Client(), "datavolume-controller")
 
 	return err
 }
 
-// Run works until ctx ends.
+// Run works until ctx ends, with the mirrors that somebody else runs.
 func (c *Controller) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -124,12 +118,6 @@ func (c *Controller) Run(ctx context.Context) {
 	c.mu.Unlock()
 
 	var work sync.WaitGroup
-
-	for _, run := range []func(context.Context){
-		c.dvs.Run, c.claims.Run, c.classes.Run, c.profiles.Run, c.snapshots.Run, c.snapshotContent.Run, c.snapshotClasses.Run,
-	} {
-		work.Go(func() { run(ctx) })
-	}
 
 	if c.dvs.Synced(ctx) && c.claims.Synced(ctx) && c.classes.Synced(ctx) && c.profiles.Synced(ctx) &&
 		c.snapshots.Synced(ctx) && c.snapshotContent.Synced(ctx) && c.snapshotClasses.Synced(ctx) {

@@ -7,11 +7,12 @@ import (
 	"sync"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	kubevirt "kubevirt.io/api/core/v1"
+	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
 )
@@ -52,32 +53,28 @@ type Fault struct {
 	Unbound string
 }
 
-// collected are the objects of a kind, as the garbage collector sees them.
+// collected are the objects of a kind, as the garbage collector sees them: in a mirror, and at the server.
 type collected struct {
 	of kube.Kind
-	*kube.Mirror[metav1.PartialObjectMetadata, *metav1.PartialObjectMetadata]
+	kube.Metadata
+	kube.Resource[metav1.PartialObjectMetadata, *metav1.PartialObjectMetadata]
 }
 
-// New returns the controllers for an API server.
-func New(config *rest.Config, opts Options) (*Controller, error) {
-	client, err := kube.NewClient(config)
-	if err != nil {
-		return nil, err
-	}
-
+// New returns the controllers for the API server of the mirrors.
+func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
 	c := &Controller{opts: opts, since: map[string]time.Time{}}
 	c.garbage = kube.Queue{Sync: c.collect, Failed: opts.Failed}
 	c.binding = kube.Queue{Sync: c.bind, Failed: opts.Failed}
 	c.ending = kube.Queue{Sync: c.end, Failed: opts.Failed}
 
-	if err := c.connect(client); err != nil {
+	if err := c.connect(mirrors); err != nil {
 		return nil, fmt.Errorf("make controllers of Kubernetes: %w", err)
 	}
 
 	for _, k := range c.kinds {
-		k.OnChange(func(o *metav1.PartialObjectMetadata) {
+		k.OnMetadata(func(o metav1.Object) {
 			c.changed(k.of, o)
-			c.ending.Add("/" + o.Namespace)
+			c.ending.Add("/" + o.GetNamespace())
 		})
 	}
 
@@ -89,55 +86,64 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 	return c, nil
 }
 
-func (c *Controller) connect(client *kube.Client) (err error) {
-	for _, kind := range []kube.Kind{
-		kube.VirtualMachines, kube.VirtualMachineInstances, kube.DataVolumes, kube.Claims, kube.Secrets, kube.ConfigMaps,
-		kube.VolumeSnapshots,
+func (c *Controller) connect(mirrors *kube.Mirrors) (err error) {
+	for _, k := range []struct {
+		of     kube.Kind
+		mirror func(*kube.Mirrors, kube.Kind) (kube.Metadata, error)
+	}{
+		{kube.VirtualMachines, metadata[kubevirt.VirtualMachine]},
+		{kube.VirtualMachineInstances, metadata[kubevirt.VirtualMachineInstance]},
+		{kube.DataVolumes, metadata[cdi.DataVolume]},
+		{kube.Claims, metadata[corev1.PersistentVolumeClaim]},
+		{kube.Secrets, metadata[corev1.Secret]},
+		{kube.ConfigMaps, metadata[metav1.PartialObjectMetadata]},
+		{kube.VolumeSnapshots, metadata[snapshotv1.VolumeSnapshot]},
 	} {
-		mirror, err := kube.NewMirror[metav1.PartialObjectMetadata](client, kind)
+		mirror, err := k.mirror(mirrors, k.of)
 		if err != nil {
 			return err
 		}
 
-		c.kinds = append(c.kinds, collected{of: kind, Mirror: mirror})
+		objects, err := kube.Of[metav1.PartialObjectMetadata](mirrors.Client(), k.of)
+		if err != nil {
+			return err
+		}
+
+		c.kinds = append(c.kinds, collected{of: k.of, Metadata: mirror, Resource: objects})
 	}
 
-	if c.claims, err = kube.NewMirror[corev1.PersistentVolumeClaim](client, kube.Claims); err != nil {
+	if c.claims, err = kube.MirrorOf[corev1.PersistentVolumeClaim](mirrors, kube.Claims); err != nil {
 		return err
 	}
 
-	if c.classes, err = kube.NewMirror[storagev1.StorageClass](client, kube.StorageClasses); err != nil {
+	if c.classes, err = kube.MirrorOf[storagev1.StorageClass](mirrors, kube.StorageClasses); err != nil {
 		return err
 	}
 
-	if c.vmis, err = kube.NewMirror[kubevirt.VirtualMachineInstance](client, kube.VirtualMachineInstances); err != nil {
+	if c.vmis, err = kube.MirrorOf[kubevirt.VirtualMachineInstance](mirrors, kube.VirtualMachineInstances); err != nil {
 		return err
 	}
 
-	if c.namespaces, err = kube.NewMirror[corev1.Namespace](client, kube.Namespaces); err != nil {
+	if c.namespaces, err = kube.MirrorOf[corev1.Namespace](mirrors, kube.Namespaces); err != nil {
 		return err
 	}
 
-	c.events, err = kube.NewRecorder(client, "persistentvolume-controller")
+	c.events, err = kube.NewRecorder(mirrors.Client(), "persistentvolume-controller")
 
 	return err
 }
 
-// Run works until ctx ends.
+// metadata returns the mirror of a kind whose objects are read as T.
+func metadata[T any, P kube.Object[T]](mirrors *kube.Mirrors, kind kube.Kind) (kube.Metadata, error) {
+	return kube.MirrorOf[T, P](mirrors, kind)
+}
+
+// Run works until ctx ends, with the mirrors that somebody else runs.
 func (c *Controller) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	var work sync.WaitGroup
-
-	runs := []func(context.Context){c.claims.Run, c.classes.Run, c.vmis.Run, c.namespaces.Run}
-	for _, k := range c.kinds {
-		runs = append(runs, k.Run)
-	}
-
-	for _, run := range runs {
-		work.Go(func() { run(ctx) })
-	}
 
 	if c.synced(ctx) {
 		work.Go(func() { c.garbage.Run(ctx) })

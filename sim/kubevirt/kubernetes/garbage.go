@@ -25,13 +25,13 @@ func (c *Controller) kind(resource string) *collected {
 }
 
 // changed looks after an object, its dependents, and the owners that may wait for it to go.
-func (c *Controller) changed(of kube.Kind, object *metav1.PartialObjectMetadata) {
+func (c *Controller) changed(of kube.Kind, object metav1.Object) {
 	c.garbage.Add(of.Resource + "/" + kube.Key(object))
-	c.dependents(object, func(k *collected, o *metav1.PartialObjectMetadata) { c.garbage.Add(k.of.Resource + "/" + kube.Key(o)) })
+	c.dependents(object, func(k *collected, o metav1.Object) { c.garbage.Add(k.of.Resource + "/" + kube.Key(o)) })
 
-	for _, ref := range object.OwnerReferences {
+	for _, ref := range object.GetOwnerReferences() {
 		if k := c.kindOf(ref); k != nil {
-			c.garbage.Add(k.of.Resource + "/" + object.Namespace + "/" + ref.Name)
+			c.garbage.Add(k.of.Resource + "/" + object.GetNamespace() + "/" + ref.Name)
 		}
 	}
 }
@@ -48,10 +48,10 @@ func (c *Controller) kindOf(ref metav1.OwnerReference) *collected {
 }
 
 // dependents calls f with each object that an owner owns.
-func (c *Controller) dependents(owner *metav1.PartialObjectMetadata, f func(*collected, *metav1.PartialObjectMetadata)) {
+func (c *Controller) dependents(owner metav1.Object, f func(*collected, metav1.Object)) {
 	for i := range c.kinds {
-		for _, o := range c.kinds[i].List() {
-			if o.Namespace == owner.Namespace && owns(o, owner.UID) != nil {
+		for _, o := range c.kinds[i].AllMetadata() {
+			if o.GetNamespace() == owner.GetNamespace() && owns(o, owner.GetUID()) != nil {
 				f(&c.kinds[i], o)
 			}
 		}
@@ -59,10 +59,11 @@ func (c *Controller) dependents(owner *metav1.PartialObjectMetadata, f func(*col
 }
 
 // owns returns the reference to an owner, nil if there is none.
-func owns(o *metav1.PartialObjectMetadata, owner types.UID) *metav1.OwnerReference {
-	for i := range o.OwnerReferences {
-		if o.OwnerReferences[i].UID == owner {
-			return &o.OwnerReferences[i]
+func owns(o metav1.Object, owner types.UID) *metav1.OwnerReference {
+	references := o.GetOwnerReferences()
+	for i := range references {
+		if references[i].UID == owner {
+			return &references[i]
 		}
 	}
 
@@ -74,12 +75,12 @@ func (c *Controller) collect(ctx context.Context, key string) error {
 	resource, rest, _ := strings.Cut(key, "/")
 	k := c.kind(resource)
 
-	o := k.Get(split(rest))
+	o := k.MetadataOf(split(rest))
 	if o == nil {
 		return nil
 	}
 
-	if o.DeletionTimestamp != nil {
+	if o.GetDeletionTimestamp() != nil {
 		return c.settle(ctx, k, o)
 	}
 
@@ -89,12 +90,12 @@ func (c *Controller) collect(ctx context.Context, key string) error {
 	}
 
 	// The watch of its kind may lag behind, and somebody have given it another owner.
-	if o, err = k.Resource.Get(ctx, o.Namespace, o.Name); err != nil {
+	if o, err = k.Resource.Get(ctx, o.GetNamespace(), o.GetName()); err != nil {
 		return ignoreNotFound(err)
 	}
 
 	policy, gone, err := c.orphaned(ctx, o)
-	if err != nil || !gone || o.DeletionTimestamp != nil {
+	if err != nil || !gone || o.GetDeletionTimestamp() != nil {
 		return err
 	}
 
@@ -106,34 +107,34 @@ func (c *Controller) collect(ctx context.Context, key string) error {
 }
 
 // orphaned says whether all owners of an object are gone, or wait for it to go, and how it is deleted then.
-func (c *Controller) orphaned(ctx context.Context, o *metav1.PartialObjectMetadata) (policy metav1.DeletionPropagation, gone bool, err error) {
+func (c *Controller) orphaned(ctx context.Context, o metav1.Object) (policy metav1.DeletionPropagation, gone bool, err error) {
 	policy = metav1.DeletePropagationBackground
 
-	for _, ref := range o.OwnerReferences {
-		owner, known, err := c.owner(ctx, o.Namespace, ref)
+	for _, ref := range o.GetOwnerReferences() {
+		owner, known, err := c.owner(ctx, o.GetNamespace(), ref)
 
 		switch {
 		case err != nil || !known: // An owner of a kind that is not collected here keeps its dependents.
 			return "", false, err
 		case owner == nil:
-		case owner.DeletionTimestamp != nil && slices.Contains(owner.Finalizers, metav1.FinalizerDeleteDependents):
+		case owner.GetDeletionTimestamp() != nil && slices.Contains(owner.GetFinalizers(), metav1.FinalizerDeleteDependents):
 			policy = metav1.DeletePropagationForeground
 		default:
 			return "", false, nil
 		}
 	}
 
-	return policy, len(o.OwnerReferences) > 0, nil
+	return policy, len(o.GetOwnerReferences()) > 0, nil
 }
 
 // owner returns the object that a reference means, nil if it is gone, and whether its kind is known.
-func (c *Controller) owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (*metav1.PartialObjectMetadata, bool, error) {
+func (c *Controller) owner(ctx context.Context, namespace string, ref metav1.OwnerReference) (metav1.Object, bool, error) {
 	k := c.kindOf(ref)
 	if k == nil {
 		return nil, false, nil
 	}
 
-	if o := k.Get(namespace, ref.Name); o != nil && o.UID == ref.UID {
+	if o := k.MetadataOf(namespace, ref.Name); o != nil && o.GetUID() == ref.UID {
 		return o, true, nil
 	}
 
@@ -145,7 +146,7 @@ func (c *Controller) owner(ctx context.Context, namespace string, ref metav1.Own
 		return nil, true, nil
 	case err != nil:
 		return nil, true, err
-	case o.UID != ref.UID:
+	case o.GetUID() != ref.UID:
 		return nil, true, nil
 	default:
 		return o, true, nil
@@ -153,19 +154,19 @@ func (c *Controller) owner(ctx context.Context, namespace string, ref metav1.Own
 }
 
 // settle does for an object that is deleted what its finalizers ask of the garbage collector.
-func (c *Controller) settle(ctx context.Context, k *collected, o *metav1.PartialObjectMetadata) error {
+func (c *Controller) settle(ctx context.Context, k *collected, o metav1.Object) error {
 	switch {
-	case slices.Contains(o.Finalizers, metav1.FinalizerOrphanDependents):
+	case slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents):
 		return c.orphan(ctx, k, o)
-	case slices.Contains(o.Finalizers, metav1.FinalizerDeleteDependents):
+	case slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents):
 		waits := false
 
-		c.dependents(o, func(dk *collected, d *metav1.PartialObjectMetadata) {
-			if ref := owns(d, o.UID); ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion {
+		c.dependents(o, func(dk *collected, d metav1.Object) {
+			if ref := owns(d, o.GetUID()); ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion {
 				waits = true
 			}
 
-			if d.DeletionTimestamp == nil {
+			if d.GetDeletionTimestamp() == nil {
 				c.garbage.Add(dk.of.Resource + "/" + kube.Key(d))
 			}
 		})
@@ -181,11 +182,11 @@ func (c *Controller) settle(ctx context.Context, k *collected, o *metav1.Partial
 }
 
 // orphan takes the references to an owner from all its dependents.
-func (c *Controller) orphan(ctx context.Context, k *collected, o *metav1.PartialObjectMetadata) error {
+func (c *Controller) orphan(ctx context.Context, k *collected, o metav1.Object) error {
 	var failed error
 
-	c.dependents(o, func(dk *collected, d *metav1.PartialObjectMetadata) {
-		rest := slices.DeleteFunc(slices.Clone(d.OwnerReferences), func(r metav1.OwnerReference) bool { return r.UID == o.UID })
+	c.dependents(o, func(dk *collected, d metav1.Object) {
+		rest := slices.DeleteFunc(slices.Clone(d.GetOwnerReferences()), func(r metav1.OwnerReference) bool { return r.UID == o.GetUID() })
 
 		if err := patch(ctx, dk, d, map[string]any{"ownerReferences": rest}); err != nil {
 			failed = err
@@ -200,22 +201,22 @@ func (c *Controller) orphan(ctx context.Context, k *collected, o *metav1.Partial
 }
 
 // strip takes a finalizer from an object.
-func (c *Controller) strip(ctx context.Context, k *collected, o *metav1.PartialObjectMetadata, finalizer string) error {
-	rest := slices.DeleteFunc(slices.Clone(o.Finalizers), func(f string) bool { return f == finalizer })
+func (c *Controller) strip(ctx context.Context, k *collected, o metav1.Object, finalizer string) error {
+	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f == finalizer })
 
 	return patch(ctx, k, o, map[string]any{"finalizers": rest})
 }
 
 // patch changes metadata of the very version of an object that is known.
-func patch(ctx context.Context, k *collected, o *metav1.PartialObjectMetadata, metadata map[string]any) error {
-	metadata["uid"], metadata["resourceVersion"] = o.UID, o.ResourceVersion
+func patch(ctx context.Context, k *collected, o metav1.Object, metadata map[string]any) error {
+	metadata["uid"], metadata["resourceVersion"] = o.GetUID(), o.GetResourceVersion()
 
 	body, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return fmt.Errorf("encode patch of %s: %w", k.of.Resource, err)
 	}
 
-	if _, err = k.Patch(ctx, o.Namespace, o.Name, types.MergePatchType, body); apierrors.IsNotFound(err) {
+	if _, err = k.Patch(ctx, o.GetNamespace(), o.GetName(), types.MergePatchType, body); apierrors.IsNotFound(err) {
 		return nil
 	}
 

@@ -20,14 +20,14 @@ func (c *Controller) end(ctx context.Context, key string) error {
 	empty := true
 
 	for _, k := range c.kinds {
-		for _, o := range k.List() {
-			if o.Namespace != name {
+		for _, o := range k.AllMetadata() {
+			if o.GetNamespace() != name {
 				continue
 			}
 
 			empty = false
 
-			if o.DeletionTimestamp != nil {
+			if o.GetDeletionTimestamp() != nil {
 				continue
 			}
 

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
@@ -45,18 +44,13 @@ type work struct {
 	told     bool      // that its snapshot is kept for a volume
 }
 
-// New returns the controller for an API server.
-func New(config *rest.Config, opts Options) (*Controller, error) {
-	client, err := kube.NewClient(config)
-	if err != nil {
-		return nil, err
-	}
-
+// New returns the controller for the API server of the mirrors.
+func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
 	c := &Controller{opts: opts, works: map[types.UID]*work{}}
 	c.queue = kube.Queue{Sync: c.sync, Failed: opts.Failed}
 	c.held = kube.Queue{Sync: c.release, Failed: opts.Failed}
 
-	if err := c.connect(client); err != nil {
+	if err := c.connect(mirrors); err != nil {
 		return nil, fmt.Errorf("make snapshot controller: %w", err)
 	}
 
@@ -82,46 +76,42 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 	return c, nil
 }
 
-func (c *Controller) connect(client *kube.Client) (err error) {
-	if c.snapshots, err = kube.NewMirror[snapshotv1.VolumeSnapshot](client, kube.VolumeSnapshots); err != nil {
+func (c *Controller) connect(mirrors *kube.Mirrors) (err error) {
+	if c.snapshots, err = kube.MirrorOf[snapshotv1.VolumeSnapshot](mirrors, kube.VolumeSnapshots); err != nil {
 		return err
 	}
 
-	if c.contents, err = kube.NewMirror[snapshotv1.VolumeSnapshotContent](client, kube.VolumeSnapshotContents); err != nil {
+	if c.contents, err = kube.MirrorOf[snapshotv1.VolumeSnapshotContent](mirrors, kube.VolumeSnapshotContents); err != nil {
 		return err
 	}
 
-	if c.classes, err = kube.NewMirror[snapshotv1.VolumeSnapshotClass](client, kube.VolumeSnapshotClasses); err != nil {
+	if c.classes, err = kube.MirrorOf[snapshotv1.VolumeSnapshotClass](mirrors, kube.VolumeSnapshotClasses); err != nil {
 		return err
 	}
 
-	if c.claims, err = kube.NewMirror[corev1.PersistentVolumeClaim](client, kube.Claims); err != nil {
+	if c.claims, err = kube.MirrorOf[corev1.PersistentVolumeClaim](mirrors, kube.Claims); err != nil {
 		return err
 	}
 
-	if c.storage, err = kube.NewMirror[storagev1.StorageClass](client, kube.StorageClasses); err != nil {
+	if c.storage, err = kube.MirrorOf[storagev1.StorageClass](mirrors, kube.StorageClasses); err != nil {
 		return err
 	}
 
-	if c.dvs, err = kube.NewMirror[cdi.DataVolume](client, kube.DataVolumes); err != nil {
+	if c.dvs, err = kube.MirrorOf[cdi.DataVolume](mirrors, kube.DataVolumes); err != nil {
 		return err
 	}
 
-	c.events, err = kube.NewRecorder(client, "snapshot-controller")
+	c.events, err = kube.NewRecorder(mirrors.Client(), "snapshot-controller")
 
 	return err
 }
 
-// Run works until ctx ends.
+// Run works until ctx ends, with the mirrors that somebody else runs.
 func (c *Controller) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	var working sync.WaitGroup
-
-	for _, run := range []func(context.Context){c.snapshots.Run, c.contents.Run, c.classes.Run, c.claims.Run, c.storage.Run, c.dvs.Run} {
-		working.Go(func() { run(ctx) })
-	}
 
 	if c.snapshots.Synced(ctx) && c.contents.Synced(ctx) && c.classes.Synced(ctx) && c.claims.Synced(ctx) && c.storage.Synced(ctx) && c.dvs.Synced(ctx) {
 		working.Go(func() { c.queue.Run(ctx) })

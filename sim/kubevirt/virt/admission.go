@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/client-go/rest"
 	kubevirt "kubevirt.io/api/core/v1"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
@@ -24,13 +23,8 @@ type Admission struct {
 	types catalogue
 }
 
-// NewAdmission returns the admission for an API server.
-func NewAdmission(config *rest.Config) (*Admission, error) {
-	client, err := kube.NewClient(config)
-	if err != nil {
-		return nil, err
-	}
-
+// NewAdmission returns the admission for the API server of a client.
+func NewAdmission(client *kube.Client) (*Admission, error) {
 	types, err := newCatalogue(client)
 
 	return &Admission{types: types}, err

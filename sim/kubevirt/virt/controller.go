@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	kubevirt "kubevirt.io/api/core/v1"
 	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
@@ -44,13 +43,8 @@ type Controller struct {
 	address int
 }
 
-// New returns the controllers for an API server.
-func New(config *rest.Config, opts Options) (*Controller, error) {
-	client, err := kube.NewClient(config)
-	if err != nil {
-		return nil, err
-	}
-
+// New returns the controllers for the API server of the mirrors.
+func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
 	c := &Controller{
 		opts: opts, domains: map[types.UID]*domain{}, boots: map[types.UID]int{}, down: map[string]time.Time{},
 		parted: map[types.UID]time.Time{}, ctx: context.Background(),
@@ -63,7 +57,7 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 	c.machines = kube.Queue{Sync: c.syncMachine, Failed: opts.Failed}
 	c.instances = kube.Queue{Sync: c.syncInstance, Failed: opts.Failed}
 
-	if err := c.connect(client); err != nil {
+	if err := c.connect(mirrors); err != nil {
 		return nil, fmt.Errorf("make controllers of KubeVirt: %w", err)
 	}
 
@@ -81,45 +75,45 @@ func New(config *rest.Config, opts Options) (*Controller, error) {
 	return c, nil
 }
 
-func (c *Controller) connect(client *kube.Client) (err error) {
-	if c.vms, err = kube.NewMirror[kubevirt.VirtualMachine](client, kube.VirtualMachines); err != nil {
+func (c *Controller) connect(mirrors *kube.Mirrors) (err error) {
+	if c.vms, err = kube.MirrorOf[kubevirt.VirtualMachine](mirrors, kube.VirtualMachines); err != nil {
 		return err
 	}
 
-	if c.vmis, err = kube.NewMirror[kubevirt.VirtualMachineInstance](client, kube.VirtualMachineInstances); err != nil {
+	if c.vmis, err = kube.MirrorOf[kubevirt.VirtualMachineInstance](mirrors, kube.VirtualMachineInstances); err != nil {
 		return err
 	}
 
-	if c.dvs, err = kube.NewMirror[cdi.DataVolume](client, kube.DataVolumes); err != nil {
+	if c.dvs, err = kube.MirrorOf[cdi.DataVolume](mirrors, kube.DataVolumes); err != nil {
 		return err
 	}
 
-	if c.claims, err = kube.NewMirror[corev1.PersistentVolumeClaim](client, kube.Claims); err != nil {
+	if c.claims, err = kube.MirrorOf[corev1.PersistentVolumeClaim](mirrors, kube.Claims); err != nil {
 		return err
 	}
 
-	if c.secrets, err = kube.NewMirror[corev1.Secret](client, kube.Secrets); err != nil {
+	if c.secrets, err = kube.MirrorOf[corev1.Secret](mirrors, kube.Secrets); err != nil {
 		return err
 	}
 
-	if c.quotas, err = kube.NewMirror[corev1.ResourceQuota](client, kube.Quotas); err != nil {
+	if c.quotas, err = kube.MirrorOf[corev1.ResourceQuota](mirrors, kube.Quotas); err != nil {
 		return err
 	}
 
-	if c.types, err = newCatalogue(client); err != nil {
+	if c.types, err = newCatalogue(mirrors.Client()); err != nil {
 		return err
 	}
 
-	if c.events, err = kube.NewRecorder(client, "virtualmachine-controller"); err != nil {
+	if c.events, err = kube.NewRecorder(mirrors.Client(), "virtualmachine-controller"); err != nil {
 		return err
 	}
 
-	c.handler, err = kube.NewRecorder(client, "virt-handler")
+	c.handler, err = kube.NewRecorder(mirrors.Client(), "virt-handler")
 
 	return err
 }
 
-// Run works until ctx ends. All guests are off then.
+// Run works until ctx ends, with the mirrors that somebody else runs. All guests are off then.
 func (c *Controller) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -129,10 +123,6 @@ func (c *Controller) Run(ctx context.Context) {
 	c.mu.Unlock()
 
 	var work sync.WaitGroup
-
-	for _, run := range []func(context.Context){c.vms.Run, c.vmis.Run, c.dvs.Run, c.claims.Run, c.secrets.Run, c.quotas.Run} {
-		work.Go(func() { run(ctx) })
-	}
 
 	if c.synced(ctx) {
 		work.Go(func() { c.machines.Run(ctx) })

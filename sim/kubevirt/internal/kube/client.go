@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -35,8 +36,15 @@ type Object[T any] interface {
 type Client struct {
 	config *rest.Config
 	http   *http.Client
-	codecs serializer.CodecFactory
 }
+
+// codecs read the errors of an API server.
+var codecs = sync.OnceValue(func() serializer.CodecFactory {
+	known := runtime.NewScheme()
+	metav1.AddToGroupVersion(known, schema.GroupVersion{Version: "v1"})
+
+	return serializer.NewCodecFactory(known)
+})
 
 // NewClient returns a client. It does not throttle itself.
 func NewClient(config *rest.Config) (*Client, error) {
@@ -48,15 +56,12 @@ func NewClient(config *rest.Config) (*Client, error) {
 		return nil, fmt.Errorf("make client of the API server: %w", err)
 	}
 
-	known := runtime.NewScheme()
-	metav1.AddToGroupVersion(known, schema.GroupVersion{Version: "v1"})
-
-	return &Client{config: config, http: client, codecs: serializer.NewCodecFactory(known)}, nil
+	return &Client{config: config, http: client}, nil
 }
 
 func (c *Client) rest(gv schema.GroupVersion) (*rest.RESTClient, error) {
 	config := rest.CopyConfig(c.config)
-	config.GroupVersion, config.NegotiatedSerializer = &gv, c.codecs.WithoutConversion()
+	config.GroupVersion, config.NegotiatedSerializer = &gv, codecs().WithoutConversion()
 	config.APIPath = "/apis"
 
 	if gv.Group == "" {
