@@ -116,6 +116,12 @@ const firmwareTime = 3 * time.Second
 func (c *cloud) boot(ctx context.Context, g virt.Guest) {
 	c.books.Note("KubeVirt boots %s", g.Name)
 
+	if c.world == nil {
+		<-ctx.Done() // Nobody waits for it to join.
+
+		return
+	}
+
 	select {
 	case <-ctx.Done():
 		return

@@ -63,7 +63,7 @@ func (m *maker) start(ctx context.Context, _ driver.Task) error {
 		status.Condition = machine.Working
 	}
 
-	if status.Condition == machine.Working && instance != nil {
+	if status.Condition == machine.Working && (instance != nil || time.Since(vm.CreationTimestamp.Time) < young) {
 		return status.Err(look)
 	}
 
@@ -72,6 +72,10 @@ func (m *maker) start(ctx context.Context, _ driver.Task) error {
 
 // look is how often a machine that starts is looked at. What the watches show of it costs no call.
 const look = time.Second
+
+// young is how long a machine without an instance is looked at as often: where its volumes are made at once, it runs within seconds, and is
+// to be known as made before it joins.
+const young = 30 * time.Second
 
 // machineStopped reports whether the guest switched itself off and KubeVirt leaves it so.
 func machineStopped(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) bool {
