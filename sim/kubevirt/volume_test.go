@@ -412,6 +412,8 @@ func TestWebhookOfCDIRefusesInItsWords(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		}
 
+		time.Sleep(time.Hour) // Nobody writes it any more.
+
 		dv := w.volume("there")
 		dv.Spec.Source = cloned("other")
 		_, err = w.cdi.CdiV1beta1().DataVolumes(ns).Update(t.Context(), dv, metav1.UpdateOptions{})

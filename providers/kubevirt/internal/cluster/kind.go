@@ -116,13 +116,6 @@ func (k *Cluster) Secrets() Kind[*corev1.Secret] {
 	}, func(l *corev1.SecretList) []*corev1.Secret { return pointers(l.Items) })
 }
 
-// Pods are what machines run in.
-func (k *Cluster) Pods() Kind[*corev1.Pod] {
-	return kindOf(k, "pods", func(namespace string) clients[*corev1.Pod, *corev1.PodList] {
-		return k.Core.CoreV1().Pods(namespace)
-	}, func(l *corev1.PodList) []*corev1.Pod { return pointers(l.Items) })
-}
-
 // Events are what controllers tell of objects.
 func (k *Cluster) Events() Kind[*corev1.Event] {
 	return kindOf(k, "events", func(namespace string) clients[*corev1.Event, *corev1.EventList] {

@@ -17,6 +17,7 @@ import (
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/provider"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
 )
 
 func TestMachineIsMadeFoundListedAndRemoved(t *testing.T) {
@@ -369,4 +370,21 @@ func TestPowerAndReboot(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestMachineThatFailsAndIsToRunAgainIsNeitherOnNorOff(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages})
+		o := l.provision(requestOf("r-1", "{cores: 2, memory: 2048, disk_size: 10, run_strategy: RerunOnFailure}"), time.Hour)
+		require.NoError(t, o.err, "%v", o.said)
+
+		defer l.Virt.Inject(virt.Fault{Crash: true})()
+
+		require.NoError(t, l.driver.Reboot(t.Context(), ref("r-1")))
+		time.Sleep(5 * time.Minute)
+
+		m, err := l.driver.Find(t.Context(), ref("r-1"))
+		require.NoError(t, err)
+		assert.Equal(t, driver.PowerUnknown, m.Power, m.State)
+	})
 }

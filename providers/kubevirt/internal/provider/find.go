@@ -250,11 +250,16 @@ func powerOf(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineI
 	switch {
 	case instance != nil && !instance.IsFinal():
 		return driver.PowerOn
-	case strategyOf(vm) == kubevirtv1.RunStrategyAlways:
+	case strategyOf(vm) == kubevirtv1.RunStrategyAlways, strategyOf(vm) == kubevirtv1.RunStrategyRerunOnFailure && failed(vm, instance):
 		return driver.PowerUnknown
 	default:
 		return driver.PowerOff
 	}
+}
+
+// failed reports whether a guest has failed, or could not be started, and is about to be started again.
+func failed(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) bool {
+	return vm.Status.StartFailure != nil || instance != nil && instance.Status.Phase == kubevirtv1.Failed
 }
 
 // strategyOf is the run strategy, also of a virtual machine that says it in the old way.

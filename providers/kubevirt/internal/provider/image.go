@@ -202,7 +202,16 @@ func (m *maker) imageReady(ctx context.Context, image machine.ImageVolume, o met
 
 	switch {
 	case driver.IsNotFound(err):
-		object, err := asUnstructured(image.Snapshot())
+		claim, err := now(ctx, m.mirrorsOf(m.req.ProviderID, image.Namespace).claims, m.cluster.Claims(), image.Namespace, image.Name())
+		if err != nil {
+			return err
+		}
+
+		// Whoever deletes the image deletes its snapshot.
+		made := image.Snapshot()
+		made.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: claim.Name, UID: claim.UID}}
+
+		object, err := asUnstructured(made)
 		if err != nil {
 			return err
 		}
@@ -266,6 +275,10 @@ func (m *maker) noteUse(ctx context.Context, image machine.ImageVolume, o metav1
 	case *corev1.PersistentVolumeClaim:
 		fields["apiVersion"], fields["kind"] = "v1", "PersistentVolumeClaim"
 		_, err = m.cluster.Claims().Apply(ctx, o, fields, machine.FieldManager)
+	}
+
+	if err != nil {
+		m.images.forget(imageRef{image.Namespace, image.Name()})
 	}
 
 	return err
@@ -360,7 +373,7 @@ func (u *imageUse) notes(image imageRef) bool {
 	return true
 }
 
-// forget drops what is known of an image that is deleted.
+// forget drops what is noted of an image, as one that is deleted.
 func (u *imageUse) forget(image imageRef) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -145,6 +145,23 @@ func TestSnapshotThatIsNotMadeIsSaid(t *testing.T) {
 	}
 }
 
+func TestSnapshotGoesWithAnImageThatSomebodyDeletes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages})
+		require.NoError(t, l.provision(requestOf("r-1", snapshotClass), time.Hour).err)
+		l.mustRemove("r-1")
+
+		volumes, err := l.admin().DataVolumes().List(t.Context(), namespace, metav1.ListOptions{LabelSelector: machine.LabelImage})
+		require.NoError(t, err)
+		require.Len(t, volumes, 1)
+		require.NoError(t, l.admin().DataVolumes().Delete(t.Context(), volumes[0]))
+		time.Sleep(time.Minute)
+
+		images, shots, contents := l.counted()
+		assert.Equal(t, []int{0, 0, 0}, []int{images, shots, contents})
+	})
+}
+
 func TestImageAndItsSnapshotAreSweptTogether(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := newLab(t, kubevirt.Options{Enter: keepImages})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/omni-infra/omni-infra-providers/providers/libvirt/internal/connection"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
+	"github.com/omni-infra/omni-infra-providers/shared/flight"
 )
 
 // DefaultShutdownTimeout is that of Config.
@@ -50,7 +51,7 @@ type Host struct {
 	// copies is a connection for calls that take libvirt long: an old client library makes one call at a time on each.
 	copies *connection.Connection
 
-	uploads      flights[image]
+	uploads      flight.Group[image]
 	machineLocks locks
 	poolLocks    locks
 	deviceLocks  locks

@@ -57,7 +57,7 @@ func (h *Host) ensureImage(ctx context.Context, p pool, t driver.Task) (image, e
 
 	h.images.reserve(t.Request.Ref, ref)
 
-	return h.uploads.do(ctx, p.name+"/"+ref.name, t.Progress, func(ctx context.Context, progress func(string)) (image, error) {
+	return h.uploads.Do(ctx, p.name+"/"+ref.name, t.Progress, func(ctx context.Context, progress func(string)) (image, error) {
 		found, err := h.findImage(ctx, provider, p, ref)
 		if err == nil || !driver.IsNotFound(err) {
 			return found, err

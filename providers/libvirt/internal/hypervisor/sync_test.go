@@ -39,49 +39,6 @@ func TestLockIsGivenToOneAtATimeAndWaitersGiveUp(t *testing.T) {
 	})
 }
 
-func TestWorkGoesOnWhileSomebodyWaitsAndEndsWithTheLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var (
-			f      flights[int]
-			starts int
-		)
-
-		work := func(ctx context.Context, tell func(string)) (int, error) {
-			starts++
-
-			tell("working")
-
-			select {
-			case <-time.After(time.Minute):
-				return 7, nil
-			case <-ctx.Done():
-				return 0, ctx.Err()
-			}
-		}
-
-		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-
-		go func() { _, _ = f.do(impatient, "key", func(string) {}, work) }()
-
-		synctest.Wait()
-
-		got, err := f.do(t.Context(), "key", func(string) {}, work)
-		require.NoError(t, err)
-		require.Equal(t, 7, got)
-		require.Equal(t, 1, starts)
-
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-
-		_, err = f.do(ctx, "key", func(string) {}, work)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		synctest.Wait()
-		require.Empty(t, f.flying)
-		require.Equal(t, 2, starts)
-	})
-}
-
 func TestSourceThatBreaksOffIsNotTakenForItsEnd(t *testing.T) {
 	chunk := make([]byte, 8)
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/omni-infra/omni-infra-providers/providers/oxide/internal/rack"
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
+	"github.com/omni-infra/omni-infra-providers/shared/flight"
 )
 
 // Config says how the driver works. The zero value of each field but Rack is its default.
@@ -47,7 +48,7 @@ type Driver struct {
 	rack   *rack.Client
 	log    *zap.Logger
 
-	imports flights[bootImage]
+	imports flight.Group[bootImage]
 	use     imageUse
 	scratch attempts
 
@@ -113,7 +114,7 @@ func (d *Driver) Close() {
 	grace := time.AfterFunc(closeGrace, d.end)
 	defer grace.Stop()
 
-	d.imports.wait()
+	d.imports.Wait()
 	d.end()
 	d.background.Wait()
 }

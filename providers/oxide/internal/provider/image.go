@@ -49,7 +49,7 @@ func (m *maker) bootImage(ctx context.Context, t driver.Task) (bootImage, error)
 
 	m.use.reserve(m.ref, w.image)
 
-	return m.imports.do(ctx, w.image.project+"/"+w.image.name, t.Progress, func(ctx context.Context, progress func(string)) (bootImage, error) {
+	return m.imports.Do(ctx, w.image.project+"/"+w.image.name, t.Progress, func(ctx context.Context, progress func(string)) (bootImage, error) {
 		if err := m.tidy(ctx, m.ref.ProviderID, m.project); err != nil {
 			return bootImage{}, err
 		}

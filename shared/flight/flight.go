@@ -1,15 +1,18 @@
-package hypervisor
+// Package flight lets callers that want the same thing at the same time share one piece of work, such as the import of a boot image: for
+// drivers whose cloud would do it once for each.
+package flight
 
 import (
 	"context"
 	"sync"
 )
 
-// flights makes callers that want the same thing at the same time share one piece of work. The work goes on as long as one of
-// them waits for it, whoever came first. The zero value is ready for use.
-type flights[T any] struct {
-	mu     sync.Mutex
-	flying map[string]*flight[T]
+// Group is a set of such works, by their keys. A work goes on as long as one of its callers waits for it, whoever came first. The zero value
+// is ready for use; its methods may be called from several goroutines.
+type Group[T any] struct {
+	mu      sync.Mutex
+	flying  map[string]*flight[T]
+	running sync.WaitGroup
 }
 
 type flight[T any] struct {
@@ -18,13 +21,14 @@ type flight[T any] struct {
 	value  T
 	err    error
 
-	// The rest is guarded by flights.mu. said is the last text of the work.
+	// The rest is guarded by Group.mu. said is the last text of the work.
 	waiting map[*func(string)]struct{}
 	said    string
 }
 
-// do returns what work returns. The text that work passes on reaches progress of all who wait.
-func (f *flights[T]) do(ctx context.Context, key string, progress func(string), work func(context.Context, func(string)) (T, error)) (T, error) {
+// Do returns what work returns, or ctx's error when that ends before. Work runs in a goroutine of its own, with the values of the first
+// caller's ctx, which is cancelled once nobody waits any more. The text that work passes on reaches progress of all who wait.
+func (f *Group[T]) Do(ctx context.Context, key string, progress func(string), work func(context.Context, func(string)) (T, error)) (T, error) {
 	f.mu.Lock()
 
 	if f.flying == nil {
@@ -37,7 +41,7 @@ func (f *flights[T]) do(ctx context.Context, key string, progress func(string), 
 		one = &flight[T]{cancel: cancel, done: make(chan struct{}), waiting: map[*func(string)]struct{}{}}
 		f.flying[key] = one
 
-		go func() {
+		f.running.Go(func() {
 			defer close(one.done)
 			defer cancel()
 
@@ -49,7 +53,7 @@ func (f *flights[T]) do(ctx context.Context, key string, progress func(string), 
 			if f.flying[key] == one {
 				delete(f.flying, key)
 			}
-		}()
+		})
 	}
 
 	me := &progress
@@ -79,7 +83,10 @@ func (f *flights[T]) do(ctx context.Context, key string, progress func(string), 
 	}
 }
 
-func (f *flights[T]) tell(one *flight[T], text string) {
+// Wait returns when no work is under way. No new one may begin meanwhile.
+func (f *Group[T]) Wait() { f.running.Wait() }
+
+func (f *Group[T]) tell(one *flight[T], text string) {
 	f.mu.Lock()
 	one.said = text
 
