@@ -3,6 +3,7 @@ module github.com/omni-infra/omni-infra-providers/providers/kubevirt
 go 1.26.4
 
 require (
+	github.com/cosi-project/runtime v1.16.2
 	github.com/kubernetes-csi/external-snapshotter/client/v4 v4.2.0
 	github.com/omni-infra/omni-infra-providers/conformance v0.0.0
 	github.com/omni-infra/omni-infra-providers/shared v0.0.0
@@ -39,7 +40,6 @@ require (
 	github.com/containernetworking/cni v1.3.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
-	github.com/cosi-project/runtime v1.16.2 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
