@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 var how = conformance.Real{
-	Where: "on a Kubernetes API server", Parallel: 16, Points: 4, Patience: 2 * time.Minute, Hang: 8 * time.Second, Looks: 20 * time.Second,
+	Where: "on a Kubernetes API server", Parallel: 24, Points: 4, Patience: 2 * time.Minute, Hang: 8 * time.Second, Looks: 20 * time.Second,
 }
 
 func init() {
