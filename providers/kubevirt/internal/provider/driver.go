@@ -1,16 +1,17 @@
 // Package provider makes Talos machines in a Kubernetes cluster with KubeVirt: it implements the driver contract. The provider's command
 // imports it.
 //
-//	driver.go   what the driver is made of, and whether the cluster can be used
-//	plan.go     what is made for a request, and what is checked before
-//	image.go    one image for all machines that boot from it
-//	machine.go  the virtual machine and its Secret
-//	start.go    from a machine that is made to one that runs
-//	seen.go     what the watches show
-//	find.go     Find and List
-//	remove.go   from anything to nothing
-//	power.go    switching and rebooting
-//	sweep.go    images that nothing uses any more
+//	driver.go    what the driver is made of, and whether the cluster can be used
+//	plan.go      what is made for a request, and what is checked before
+//	image.go     one image for all machines that boot from it
+//	machine.go   the virtual machine and its Secret
+//	start.go     from a machine that is made to one that runs
+//	seen.go      what the watches show
+//	find.go      Find and List
+//	strangers.go what somebody else has under the names of a machine's disks
+//	remove.go    from anything to nothing
+//	power.go     switching and rebooting
+//	sweep.go     images that nothing uses any more
 package provider
 
 import (

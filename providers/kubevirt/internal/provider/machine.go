@@ -53,6 +53,10 @@ func (m *maker) createMachine(ctx context.Context, t driver.Task) error {
 		}
 	}
 
+	if err := m.noStrangersDisks(ctx, want); err != nil {
+		return err
+	}
+
 	_, err = kind.Create(ctx, want, machine.FieldManager)
 	if !cluster.Exists(err) {
 		return err
