@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -61,7 +59,7 @@ func RunReal(t *testing.T, opts Options, on Real) {
 		t.Fatalf("conformance suite: %v", err)
 	}
 
-	s.real = &on
+	s.real, s.points, s.seed = &on, on.Points, on.Seed
 
 	t.Cleanup(func() {
 		t.Log(s.summary())
@@ -106,25 +104,6 @@ func (on *Real) pace() pace {
 		patience: on.Patience, longest: on.Calm, looks: on.Looks, hang: on.Hang, poll: 100 * time.Millisecond, slowPoll: 500 * time.Millisecond,
 		boot: 2 * time.Second, shutdown: 100 * time.Millisecond,
 	}
-}
-
-// draw takes one of the troubles out of each of so many equal parts of them, so that the whole course of the case is covered. The
-// same seed draws the same. of says out of how many, empty if none was left out.
-func (on *Real) draw(c testCase, all []trouble) (drawn []trouble, of string) {
-	if len(all) <= on.Points {
-		return all, ""
-	}
-
-	id := fnv.New64a()
-	_, _ = id.Write([]byte(c.id)) // It never fails.
-	random := rand.New(rand.NewPCG(on.Seed, id.Sum64()))
-
-	for n := range on.Points {
-		first, end := n*len(all)/on.Points, (n+1)*len(all)/on.Points
-		drawn = append(drawn, all[first+random.IntN(end-first)])
-	}
-
-	return drawn, fmt.Sprintf(" of %s", pointsOf(all))
 }
 
 // atOnce plays a case at all of the points, with the other players' help, and returns the first point's failure, nil if there is none.

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +24,7 @@ func TestRealTimeFindsWhatIsWrong(t *testing.T) {
 			s, err := newSuite(toyOptions(tt.flaw), cases())
 			require.NoError(t, err)
 
-			s.real = &Real{Patience: time.Minute, Calm: 500 * time.Millisecond, Points: 2}
+			s.real, s.points = &Real{Patience: time.Minute, Calm: 500 * time.Millisecond}, 2
 			s.real.setDefaults()
 
 			found := s.execute(t, find(t, tt.name))
@@ -69,28 +68,4 @@ func TestWhatAProviderMakesOfLooksIsWatchedForAsLongAsTheyTake(t *testing.T) {
 		require.Equal(t, on.Looks, blind)
 		require.Equal(t, on.Calm, watch(), "as before")
 	})
-}
-
-func TestPointsAreDrawnOverTheWholeCourse(t *testing.T) {
-	var all []trouble
-	for n := range 10 {
-		all = append(all, trouble{name: fmt.Sprintf("call-%d", n)})
-	}
-
-	on := Real{Points: 3}
-	drawn, of := on.draw(testCase{id: "XX-01"}, all)
-	again, _ := on.draw(testCase{id: "XX-01"}, all)
-
-	require.Equal(t, " of 10 points", of)
-	require.Len(t, drawn, 3)
-
-	for i, limits := range [][2]string{{"call-0", "call-2"}, {"call-3", "call-5"}, {"call-6", "call-9"}} {
-		require.GreaterOrEqual(t, drawn[i].name, limits[0])
-		require.LessOrEqual(t, drawn[i].name, limits[1])
-		require.Equal(t, drawn[i].name, again[i].name)
-	}
-
-	few, of := on.draw(testCase{}, all[:3])
-	require.Len(t, few, 3)
-	require.Empty(t, of)
 }

@@ -22,6 +22,9 @@ type suite struct {
 	outcomes map[string]*outcome
 	// real is nil on the fake clock.
 	real *Real
+	// points is how many points of a generated case are played, zero for all. seed draws them.
+	points int
+	seed   uint64
 }
 
 // outcome is how a case ended; its verdict is empty until then.
@@ -148,8 +151,8 @@ func (s *suite) execute(t *testing.T, c testCase) *failure {
 	}
 
 	all, of := c.troubles(made), ""
-	if s.real != nil {
-		all, of = s.real.draw(c, all)
+	if s.points > 0 {
+		all, of = draw(c, all, s.points, s.seed)
 	}
 
 	s.of(c).points = pointsOf(all) + of
