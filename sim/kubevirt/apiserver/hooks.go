@@ -43,7 +43,7 @@ type Review struct {
 }
 
 // Hook is a webhook of the cluster. It is called from the goroutines of requests, several at a time, and with no lock of the server held:
-// it may call the server.
+// it may call the server. What package k8s.io/apiserver/pkg/warning is told with the context of the call goes to the client.
 type Hook struct {
 	// Name is the one in the texts of refusals ("virtualmachine-validator.kubevirt.io").
 	Name string
