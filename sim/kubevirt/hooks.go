@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/apiserver"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
@@ -79,6 +80,11 @@ func ask(ctx context.Context, r *apiserver.Review, admit kube.Admit) (*admission
 	}
 
 	response := admit(ctx, asked)
+
+	// The real server forwards the warnings of a refusal too.
+	for _, text := range response.Warnings {
+		warning.AddWarning(ctx, "", text)
+	}
 
 	switch {
 	case response.Allowed:

@@ -82,7 +82,7 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	h, err := found.handler(info, s.hooks)
+	h, err := found.handler(info, s.hooks, s.quotas)
 
 	switch {
 	case err != nil && ownVersion(version):

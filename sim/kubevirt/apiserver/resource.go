@@ -80,10 +80,12 @@ func (r *resource) misplaced(info *request.RequestInfo) int {
 }
 
 // handler returns what serves a request, nil if there is no such subresource, or an error for a verb that is not offered.
-func (r *resource) handler(info *request.RequestInfo, admit admission.Interface) (http.Handler, error) {
+func (r *resource) handler(info *request.RequestInfo, admit admission.Interface, limits *quotas) (http.Handler, error) {
 	main, scope := r.main, r.scope
 
 	if info.Subresource != "" {
+		limits = nil // What objects take of a quota is not there.
+
 		part, ok := r.subresources[info.Subresource]
 		if !ok {
 			return nil, nil //nolint:nilnil // see above
@@ -92,7 +94,7 @@ func (r *resource) handler(info *request.RequestInfo, admit admission.Interface)
 		main, scope = part.of, part.scope
 	}
 
-	if h := handlerOf(info.Verb, main, scope, admit, r.patches); h != nil {
+	if h := handlerOf(info.Verb, main, scope, admit, limits, r.patches); h != nil {
 		return h, nil
 	}
 
@@ -100,7 +102,9 @@ func (r *resource) handler(info *request.RequestInfo, admit admission.Interface)
 }
 
 // handlerOf returns the real server's handler of a verb, nil if the storage does not offer it.
-func handlerOf(verb string, s any, scope *handlers.RequestScope, admit admission.Interface, patches []string) http.Handler {
+func handlerOf(
+	verb string, s any, scope *handlers.RequestScope, admit admission.Interface, limits *quotas, patches []string,
+) http.Handler {
 	switch verb {
 	case "get":
 		if g, ok := s.(rest.Getter); ok {
@@ -114,15 +118,15 @@ func handlerOf(verb string, s any, scope *handlers.RequestScope, admit admission
 		}
 	case "create":
 		if c, ok := s.(rest.Creater); ok {
-			return handlers.CreateResource(c, scope, admit)
+			return handlers.CreateResource(limits.creates(scope.Resource, c), scope, admit)
 		}
 	case "update":
-		if u, ok := s.(rest.Updater); ok {
-			return handlers.UpdateResource(u, scope, admit)
+		if p, ok := s.(rest.Patcher); ok {
+			return handlers.UpdateResource(limits.updates(scope.Resource, p), scope, admit)
 		}
 	case "patch":
 		if p, ok := s.(rest.Patcher); ok {
-			return handlers.PatchResource(p, scope, admit, patches)
+			return handlers.PatchResource(limits.updates(scope.Resource, p), scope, admit, patches)
 		}
 	case "delete":
 		if d, ok := s.(rest.GracefulDeleter); ok {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"net/http"
 	"slices"
 	"sync"
@@ -42,10 +43,11 @@ type Server struct {
 	ledger *ledger.Ledger
 	db     *mvcc.DB
 
-	users *users
-	rules *rules
-	hooks *hooks
-	api   http.Handler
+	users  *users
+	rules  *rules
+	hooks  *hooks
+	quotas *quotas
+	api    http.Handler
 
 	ctx     context.Context // It is the life of the server, not of a call.
 	cancel  context.CancelFunc
@@ -74,7 +76,7 @@ func New(opts Options) (*Server, error) {
 		opts: opts, ledger: opts.Ledger, db: mvcc.New(opts.History, inBooks(opts)), ctx: ctx, cancel: cancel,
 		resources: map[schema.GroupVersionResource]*resource{}, groups: map[schema.GroupVersion]*extraGroup{},
 	}
-	s.users, s.rules, s.hooks = newUsers(), &rules{server: s}, &hooks{server: s}
+	s.users, s.rules, s.hooks, s.quotas = newUsers(), &rules{server: s}, &hooks{server: s}, &quotas{server: s, seed: maphash.MakeSeed()}
 	s.api = s.chain()
 
 	if err := s.addKinds(); err != nil {

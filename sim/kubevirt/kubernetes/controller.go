@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	kubevirt "kubevirt.io/api/core/v1"
 	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
@@ -40,6 +41,9 @@ type Controller struct {
 	binding kube.Queue
 	ending  kube.Queue
 
+	content *kube.Content
+	cleared map[string]types.UID // the namespaces whose content was told to go; the worker of ending has it
+
 	mu     sync.Mutex
 	faults []*Fault
 	since  map[string]time.Time // when a claim began to wait for its provisioner
@@ -62,7 +66,7 @@ type collected struct {
 
 // New returns the controllers for the API server of the mirrors.
 func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
-	c := &Controller{opts: opts, since: map[string]time.Time{}}
+	c := &Controller{opts: opts, since: map[string]time.Time{}, cleared: map[string]types.UID{}}
 	c.garbage = kube.Queue{Sync: c.collect, Failed: opts.Failed}
 	c.binding = kube.Queue{Sync: c.bind, Failed: opts.Failed}
 	c.ending = kube.Queue{Sync: c.end, Failed: opts.Failed}
@@ -125,6 +129,10 @@ func (c *Controller) connect(mirrors *kube.Mirrors) (err error) {
 	}
 
 	if c.namespaces, err = kube.MirrorOf[corev1.Namespace](mirrors, kube.Namespaces); err != nil {
+		return err
+	}
+
+	if c.content, err = kube.NewContent(mirrors.Client()); err != nil {
 		return err
 	}
 
