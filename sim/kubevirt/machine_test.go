@@ -2,6 +2,7 @@ package kubevirt_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -14,10 +15,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/apiserver"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
 )
 
@@ -257,9 +261,11 @@ func TestTroubleIsShownInTheStatusOfTheMachine(t *testing.T) {
 					require.Equal(t, "ImagePullBackOff", w.status("a"))
 				}
 
+				require.Zero(t, w.Machines()[0].Boots)
 				remove()
 				after(time.Minute)
 				require.Equal(t, "Running", w.status("a"))
+				require.Equal(t, 1, w.Machines()[0].Boots)
 			})
 		})
 	}
@@ -359,6 +365,52 @@ func TestUUIDIsChosenAtRandomAndOldMachinesHaveThatOfTheirName(t *testing.T) {
 		after(time.Second)
 		require.Equal(t, types.UID("8d9794ca-8c84-5204-b98a-721424eaae6f"), virt.LegacyUUID("a"))
 		require.Equal(t, virt.LegacyUUID("a"), w.machine("a").Spec.Template.Spec.Domain.Firmware.UUID)
+	})
+}
+
+func TestGuestBootsOnceHoweverOftenItsPhaseIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuests()
+		opts := kubevirt.Options{}
+		opts.Virt.Boot = g.boot
+		w := start(t, opts)
+
+		// The first writes of the phase fail: by a webhook that does not answer, and by somebody who was faster.
+		failures := []error{
+			errors.New("context deadline exceeded"),
+			apiserver.Refuse(http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified"),
+			apiserver.Refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "leader changed"),
+		}
+
+		w.Server().AddHook(apiserver.Hook{
+			Name: "slow.example", Resource: schema.GroupResource{Group: "kubevirt.io", Resource: "virtualmachineinstances"},
+			Operations: []apiserver.Operation{apiserver.Update},
+			Validate: func(_ context.Context, r *apiserver.Review) error {
+				phase, _, _ := unstructured.NestedString(r.Object.Object, "status", "phase")
+				if phase != string(kubevirtv1.Running) || len(failures) == 0 {
+					return nil
+				}
+
+				err := failures[0]
+				failures = failures[1:]
+
+				return err
+			},
+		})
+		w.create(diskless("a", "Always"))
+		after(time.Minute)
+		require.Empty(t, failures)
+		require.Equal(t, "Running", w.status("a"))
+		require.Equal(t, 1, w.Machines()[0].Boots)
+		require.Len(t, g.booted, 1)
+
+		events, err := w.core.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Started"})
+		require.NoError(t, err)
+		require.Len(t, events.Items, 1)
+
+		w.call("virtualmachines", "a", "restart", "")
+		after(time.Minute)
+		require.Equal(t, 2, w.Machines()[0].Boots, "another instance boots again")
 	})
 }
 
