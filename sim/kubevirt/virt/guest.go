@@ -138,9 +138,10 @@ func (c *Controller) launch(ctx context.Context, vmi *kubevirt.VirtualMachineIns
 		c.handler.Event(ctx, vmi, kube.VirtualMachineInstances, corev1.EventTypeNormal, "Started", "VirtualMachineInstance started.")
 
 		switch {
+		case d.pausedBy() != "":
 		case c.fault(d.key).IOError:
 			d.paused.Store(pausedIOError)
-		case d.pausedBy() == "":
+		default:
 			c.boot(d)
 		}
 	}
