@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
@@ -143,6 +144,40 @@ func TestSnapshotIsBoundReadyAndRemovedWithItsContent(t *testing.T) {
 		after(time.Second)
 		require.True(t, s.gone("image"))
 		require.Empty(t, s.contents())
+	})
+}
+
+func TestSnapshotIsTakenThoughItsClaimIsTakenAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := kubevirt.Options{}
+		opts.Snapshots.Take = time.Minute
+		s := startShots(t, opts)
+		require.NoError(t, s.createVolume(volume("image", "2Gi", imported())))
+		after(time.Second)
+		s.take("image", "image")
+		after(time.Second)
+		require.NoError(t, s.cdi.CdiV1beta1().DataVolumes(ns).Delete(t.Context(), "image", metav1.DeleteOptions{}))
+		after(time.Second)
+
+		// Somebody is in a hurry.
+		_, err := s.core.CoreV1().PersistentVolumeClaims(ns).Patch(t.Context(), "image", types.MergePatchType,
+			[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		after(time.Second)
+
+		_, err = s.core.CoreV1().PersistentVolumeClaims(ns).Get(t.Context(), "image", metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		require.False(t, *s.shot("image").Status.ReadyToUse)
+
+		// The driver has begun, and needs the claim no more.
+		after(time.Minute)
+		require.True(t, *s.shot("image").Status.ReadyToUse)
+		require.EqualValues(t, 2276332667, s.shot("image").Status.RestoreSize.Value(), "that of the claim")
+
+		require.NoError(t, s.createVolume(volume("a", "10Gi", shotOf("image"))))
+		after(time.Second)
+		require.Equal(t, cdiv1.Succeeded, s.volume("a").Status.Phase)
+		require.Equal(t, imageURL, s.CDI.Content(ns, "a"))
 	})
 }
 

@@ -564,6 +564,43 @@ func TestDependentsFollowTheirOwnerAsTheDeletionSays(t *testing.T) {
 	}
 }
 
+func TestDependentOfSeveralOwnersGoesWithTheLast(t *testing.T) {
+	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationForeground, metav1.DeletePropagationBackground} {
+		t.Run(string(policy), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, kubevirt.Options{})
+				secrets := w.core.CoreV1().Secrets(ns)
+				shared := secret("shared")
+
+				for _, name := range []string{"a", "b"} {
+					vm := w.create(diskless(name, "Halted"))
+					ref := *metav1.NewControllerRef(vm, kubevirtv1.VirtualMachineGroupVersionKind)
+					ref.Controller = nil
+					shared.OwnerReferences = append(shared.OwnerReferences, ref)
+				}
+
+				_, err := secrets.Create(t.Context(), shared, metav1.CreateOptions{})
+				require.NoError(t, err)
+
+				require.NoError(t, w.virt.KubevirtV1().VirtualMachines(ns).Delete(t.Context(), "a", metav1.DeleteOptions{PropagationPolicy: &policy}))
+				after(time.Minute)
+				require.Empty(t, w.status("a"), "it does not wait for what somebody else owns too")
+
+				left, err := secrets.Get(t.Context(), "shared", metav1.GetOptions{})
+				require.NoError(t, err)
+				require.Equal(t, shared.OwnerReferences[1:], left.OwnerReferences, "the reference to the owner that is gone is taken away")
+
+				require.NoError(t, w.virt.KubevirtV1().VirtualMachines(ns).Delete(t.Context(), "b", metav1.DeleteOptions{PropagationPolicy: &policy}))
+				after(time.Minute)
+				require.Empty(t, w.status("b"))
+
+				_, err = secrets.Get(t.Context(), "shared", metav1.GetOptions{})
+				require.True(t, apierrors.IsNotFound(err), "%v", err)
+			})
+		})
+	}
+}
+
 func TestForeignObjectsAreNoLeaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, kubevirt.Options{})

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -60,8 +61,8 @@ func csi(class *storagev1.StorageClass) bool {
 	return class != nil && strings.Contains(class.Provisioner, "csi")
 }
 
-// render returns the claim that a DataVolume asks for.
-func (c *Controller) render(dv *cdi.DataVolume) (*corev1.PersistentVolumeClaimSpec, *storagev1.StorageClass, error) {
+// render returns the claim that a DataVolume asks for, which may be a clone of a snapshot.
+func (c *Controller) render(dv *cdi.DataVolume, of *snapshotv1.VolumeSnapshot) (*corev1.PersistentVolumeClaimSpec, *storagev1.StorageClass, error) {
 	if dv.Spec.PVC != nil {
 		spec := dv.Spec.PVC.DeepCopy()
 
@@ -92,7 +93,7 @@ func (c *Controller) render(dv *cdi.DataVolume) (*corev1.PersistentVolumeClaimSp
 		return nil, nil, errors.New("PVC spec is missing accessMode and no storageClass to choose profile")
 	}
 
-	return spec, class, c.size(dv, spec)
+	return spec, class, c.size(dv, of, spec)
 }
 
 // profile fills in what a storage profile says of claims of its class.
@@ -158,7 +159,7 @@ func subset(some, all []corev1.PersistentVolumeAccessMode) bool {
 }
 
 // size adds what a file system needs to what is asked for. A clone that says nothing is as large as its source.
-func (c *Controller) size(dv *cdi.DataVolume, spec *corev1.PersistentVolumeClaimSpec) error {
+func (c *Controller) size(dv *cdi.DataVolume, of *snapshotv1.VolumeSnapshot, spec *corev1.PersistentVolumeClaimSpec) error {
 	asked, ok := spec.Resources.Requests[corev1.ResourceStorage]
 
 	if !ok || asked.IsZero() {
@@ -167,8 +168,8 @@ func (c *Controller) size(dv *cdi.DataVolume, spec *corev1.PersistentVolumeClaim
 			return errors.New("PVC Spec is not valid - missing storage size")
 		}
 
-		if from.snapshot() {
-			spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *c.snapshots.Get(from.namespace, from.name).Status.RestoreSize}
+		if of != nil {
+			spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *of.Status.RestoreSize}
 
 			return nil
 		}
@@ -223,20 +224,20 @@ func block(pvc *corev1.PersistentVolumeClaim) bool {
 	return pvc.Spec.VolumeMode != nil && *pvc.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-// checkSource says what is wrong with the source of a clone.
-func (c *Controller) checkSource(dv *cdi.DataVolume) event {
+// checkSource says what is wrong with the source of a clone. A snapshot that is right is returned.
+func (c *Controller) checkSource(dv *cdi.DataVolume) (*snapshotv1.VolumeSnapshot, event) {
 	from, clone := cloneSource(dv)
 
 	switch {
 	case !clone:
-		return event{}
+		return nil, event{}
 	case from.snapshot():
 		return c.checkSnapshot(from)
 	}
 
 	source := c.claims.Get(from.namespace, from.name)
 	if source == nil {
-		return withoutSource(from)
+		return nil, withoutSource(from)
 	}
 
 	var asked resource.Quantity
@@ -256,11 +257,11 @@ func (c *Controller) checkSource(dv *cdi.DataVolume) event {
 	}
 
 	if !asked.IsZero() && asked.Value() < least {
-		return event{corev1.EventTypeWarning, "CloneValidationFailed",
+		return nil, event{corev1.EventTypeWarning, "CloneValidationFailed",
 			fmt.Sprintf("target resources requests storage size is smaller than the source %d < %d", asked.Value(), least)}
 	}
 
-	return event{}
+	return nil, event{}
 }
 
 func withoutSource(from source) event {

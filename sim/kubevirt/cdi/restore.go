@@ -23,45 +23,39 @@ func invalidClone(format string, args ...any) event {
 		"The clone doesn't meet the validation requirements: " + fmt.Sprintf(format, args...)}
 }
 
-// checkSnapshot says why there can be no clone of a snapshot yet.
-func (c *Controller) checkSnapshot(from source) event {
+// checkSnapshot returns the snapshot that a clone is made of, or says why there can be no clone of it yet.
+func (c *Controller) checkSnapshot(from source) (*snapshotv1.VolumeSnapshot, event) {
 	s := c.snapshots.Get(from.namespace, from.name)
 
 	switch {
 	case s == nil:
-		return withoutSource(from)
+		return nil, withoutSource(from)
 	case s.Status == nil:
-		return invalidClone("no status on source snapshot yet")
+		return nil, invalidClone("no status on source snapshot yet")
 	case s.Status.Error != nil:
 		message := "no details"
 		if m := s.Status.Error.Message; m != nil {
 			message = *m
 		}
 
-		return invalidClone("snapshot in error state with msg: %s", message)
+		return nil, invalidClone("snapshot in error state with msg: %s", message)
 	case s.Spec.VolumeSnapshotClassName == nil:
-		return invalidClone("snapshot %s/%s does not have volume snap class populated, can't clone", s.Name, s.Namespace)
+		return nil, invalidClone("snapshot %s/%s does not have volume snap class populated, can't clone", s.Name, s.Namespace)
 	case s.Status.RestoreSize == nil || s.Status.RestoreSize.Sign() < 0:
-		return invalidClone("snapshot has no restore size")
+		return nil, invalidClone("snapshot has no restore size")
 	default:
-		return event{}
+		return s, event{}
 	}
 }
 
-// checkRestore refuses claims that what is on a snapshot does not fit on.
-func (c *Controller) checkRestore(dv *cdi.DataVolume, spec *corev1.PersistentVolumeClaimSpec) event {
-	from, clone := cloneSource(dv)
-	if !clone || !from.snapshot() {
+// checkRestore refuses claims that what is on a snapshot, nil for none, does not fit on.
+func checkRestore(of *snapshotv1.VolumeSnapshot, spec *corev1.PersistentVolumeClaimSpec) event {
+	if of == nil {
 		return event{}
 	}
 
-	s := c.snapshots.Get(from.namespace, from.name)
-	if s == nil {
-		return withoutSource(from)
-	}
-
 	asked := spec.Resources.Requests[corev1.ResourceStorage]
-	least := s.Status.RestoreSize
+	least := of.Status.RestoreSize
 
 	switch {
 	case asked.IsZero() && least.IsZero():

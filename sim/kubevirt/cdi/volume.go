@@ -130,16 +130,17 @@ func (c *Controller) adopt(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.
 
 // makeClaim makes the claim of a DataVolume, or says what is in the way.
 func (c *Controller) makeClaim(ctx context.Context, dv *cdi.DataVolume) (*corev1.PersistentVolumeClaim, event, error) {
-	if problem := c.checkSource(dv); problem.kind != "" {
+	of, problem := c.checkSource(dv)
+	if problem.kind != "" {
 		return nil, problem, nil
 	}
 
-	spec, class, err := c.render(dv)
+	spec, class, err := c.render(dv, of)
 	if err != nil {
 		return nil, event{corev1.EventTypeWarning, "ErrClaimNotValid", err.Error()}, nil //nolint:nilerr // It is told in the status.
 	}
 
-	if problem := c.checkRestore(dv, spec); problem.kind != "" {
+	if problem := checkRestore(of, spec); problem.kind != "" {
 		return nil, problem, nil
 	}
 

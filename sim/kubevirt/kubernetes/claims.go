@@ -215,6 +215,12 @@ func (c *Controller) used(pvc *corev1.PersistentVolumeClaim) bool {
 				return true
 			}
 		}
+
+		for _, v := range vmi.Status.VolumeStatus {
+			if v.PersistentVolumeClaimInfo != nil && v.PersistentVolumeClaimInfo.ClaimName == pvc.Name {
+				return true
+			}
+		}
 	}
 
 	return false
@@ -228,6 +234,12 @@ func (c *Controller) released(vmi *kubevirt.VirtualMachineInstance) {
 			c.binding.Add(vmi.Namespace + "/" + v.DataVolume.Name)
 		case v.PersistentVolumeClaim != nil:
 			c.binding.Add(vmi.Namespace + "/" + v.PersistentVolumeClaim.ClaimName)
+		}
+	}
+
+	for _, v := range vmi.Status.VolumeStatus {
+		if v.PersistentVolumeClaimInfo != nil {
+			c.binding.Add(vmi.Namespace + "/" + v.PersistentVolumeClaimInfo.ClaimName)
 		}
 	}
 }

@@ -84,47 +84,62 @@ func (c *Controller) collect(ctx context.Context, key string) error {
 		return c.settle(ctx, k, o)
 	}
 
-	_, gone, err := c.orphaned(ctx, o)
-	if err != nil || !gone {
+	if owners, err := c.ownersOf(ctx, o); err != nil || len(owners.gone) == 0 {
 		return err
 	}
 
 	// The watch of its kind may lag behind, and somebody have given it another owner.
-	if o, err = k.Resource.Get(ctx, o.GetNamespace(), o.GetName()); err != nil {
+	o, err := k.Resource.Get(ctx, o.GetNamespace(), o.GetName())
+	if err != nil {
 		return ignoreNotFound(err)
 	}
 
-	policy, gone, err := c.orphaned(ctx, o)
-	if err != nil || !gone || o.GetDeletionTimestamp() != nil {
+	owners, err := c.ownersOf(ctx, o)
+
+	switch {
+	case err != nil || len(owners.gone) == 0 || o.GetDeletionTimestamp() != nil:
 		return err
+	case len(owners.there) > 0:
+		return patch(ctx, k, o, map[string]any{"ownerReferences": owners.there})
 	}
 
-	if err := k.Delete(ctx, o, policy); err != nil && !apierrors.IsConflict(err) {
+	if err := k.Delete(ctx, o, owners.policy); err != nil && !apierrors.IsConflict(err) {
 		return ignoreNotFound(err)
 	}
 
 	return nil
 }
 
-// orphaned says whether all owners of an object are gone, or wait for it to go, and how it is deleted then.
-func (c *Controller) orphaned(ctx context.Context, o metav1.Object) (policy metav1.DeletionPropagation, gone bool, err error) {
-	policy = metav1.DeletePropagationBackground
+// owners are what the owners of an object have come to.
+type owners struct {
+	// there are the references to those that keep it, gone to those that are gone or wait for it to go.
+	there, gone []metav1.OwnerReference
+	// policy is how it is deleted when nobody keeps it.
+	policy metav1.DeletionPropagation
+}
+
+func (c *Controller) ownersOf(ctx context.Context, o metav1.Object) (all owners, err error) {
+	all.policy = metav1.DeletePropagationBackground
 
 	for _, ref := range o.GetOwnerReferences() {
 		owner, known, err := c.owner(ctx, o.GetNamespace(), ref)
 
 		switch {
-		case err != nil || !known: // An owner of a kind that is not collected here keeps its dependents.
-			return "", false, err
+		case err != nil:
+			return all, err
+		case !known: // An owner of a kind that is not collected here keeps its dependents.
+			all.there = append(all.there, ref)
 		case owner == nil:
+			all.gone = append(all.gone, ref)
 		case owner.GetDeletionTimestamp() != nil && slices.Contains(owner.GetFinalizers(), metav1.FinalizerDeleteDependents):
-			policy = metav1.DeletePropagationForeground
+			all.gone = append(all.gone, ref)
+			all.policy = metav1.DeletePropagationForeground
 		default:
-			return "", false, nil
+			all.there = append(all.there, ref)
 		}
 	}
 
-	return policy, len(o.GetOwnerReferences()) > 0, nil
+	return all, nil
 }
 
 // owner returns the object that a reference means, nil if it is gone, and whether its kind is known.

@@ -39,6 +39,7 @@ type Controller struct {
 // work is what a driver has to do for a snapshot.
 type work struct {
 	began    time.Time // when the driver was asked; zero is not yet
+	size     int64     // of the volume at that time
 	attempts int
 	retry    time.Time // when what failed is tried again
 	told     bool      // that its snapshot is kept for a volume

@@ -305,6 +305,7 @@ func (c *Controller) take(ctx context.Context, key string, s *snapshotv1.VolumeS
 		return content, nil
 	}
 
+	// Once the driver has begun, the claim may go.
 	pvc := c.claims.Get(s.Namespace, sourceOf(s))
 	status := &snapshotv1.VolumeSnapshotContentStatus{ReadyToUse: new(false)}
 	message := ""
@@ -325,7 +326,8 @@ func (c *Controller) take(ctx context.Context, key string, s *snapshotv1.VolumeS
 		message = fmt.Sprintf("Failed to check and update snapshot content: failed to take snapshot of the volume %s: %q", *content.Spec.Source.VolumeHandle, message)
 		status.Error = &snapshotv1.VolumeSnapshotError{Time: new(metav1.NewTime(time.Now())), Message: &message}
 	case w.began.IsZero():
-		w.began = time.Now()
+		size := pvc.Status.Capacity[corev1.ResourceStorage]
+		w.began, w.size = time.Now(), size.Value()
 	}
 
 	if message == "" {
@@ -338,9 +340,8 @@ func (c *Controller) take(ctx context.Context, key string, s *snapshotv1.VolumeS
 			return content, nil
 		}
 
-		size := pvc.Status.Capacity[corev1.ResourceStorage]
 		status.ReadyToUse, status.SnapshotHandle = new(true), new("snapshot-"+string(s.UID))
-		status.CreationTime, status.RestoreSize = new(w.began.UnixNano()), new(size.Value())
+		status.CreationTime, status.RestoreSize = new(w.began.UnixNano()), &w.size
 	}
 
 	content = content.DeepCopy()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kubevirt "kubevirt.io/api/core/v1"
 	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
@@ -25,7 +26,10 @@ type Controller struct {
 	claims  *kube.Mirror[corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaim]
 	secrets *kube.Mirror[corev1.Secret, *corev1.Secret]
 	quotas  *kube.Mirror[corev1.ResourceQuota, *corev1.ResourceQuota]
-	types   catalogue
+	classes *kube.Mirror[storagev1.StorageClass, *storagev1.StorageClass]
+	// profiles are CDI's knowledge of the classes.
+	profiles *kube.Mirror[cdi.StorageProfile, *cdi.StorageProfile]
+	types    catalogue
 
 	events    *kube.Recorder
 	handler   *kube.Recorder
@@ -71,6 +75,7 @@ func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
 	c.claims.OnChange(func(pvc *corev1.PersistentVolumeClaim) { c.volumeChanged(pvc.Namespace, pvc.Name) })
 	c.secrets.OnChange(func(s *corev1.Secret) { c.secretChanged(s.Namespace, s.Name) })
 	c.quotas.OnChange(func(*corev1.ResourceQuota) { c.Resync() })
+	c.classes.OnChange(func(*storagev1.StorageClass) { c.Resync() })
 
 	return c, nil
 }
@@ -97,6 +102,14 @@ func (c *Controller) connect(mirrors *kube.Mirrors) (err error) {
 	}
 
 	if c.quotas, err = kube.MirrorOf[corev1.ResourceQuota](mirrors, kube.Quotas); err != nil {
+		return err
+	}
+
+	if c.classes, err = kube.MirrorOf[storagev1.StorageClass](mirrors, kube.StorageClasses); err != nil {
+		return err
+	}
+
+	if c.profiles, err = kube.MirrorOf[cdi.StorageProfile](mirrors, kube.StorageProfiles); err != nil {
 		return err
 	}
 
@@ -137,7 +150,7 @@ func (c *Controller) Run(ctx context.Context) {
 
 func (c *Controller) synced(ctx context.Context) bool {
 	return c.vms.Synced(ctx) && c.vmis.Synced(ctx) && c.dvs.Synced(ctx) && c.claims.Synced(ctx) && c.secrets.Synced(ctx) &&
-		c.quotas.Synced(ctx)
+		c.quotas.Synced(ctx) && c.classes.Synced(ctx) && c.profiles.Synced(ctx)
 }
 
 // Inject makes something go wrong until remove is called.

@@ -126,6 +126,7 @@ func (c *Controller) launch(ctx context.Context, vmi *kubevirt.VirtualMachineIns
 		return nil
 	}
 
+	// A write of the phase that fails is made again: the domain is there then, with a guest that may have paused or ended since.
 	d := c.domain(vmi.UID)
 	if d == nil {
 		seed, missing, err := c.seed(vmi)
@@ -134,15 +135,19 @@ func (c *Controller) launch(ctx context.Context, vmi *kubevirt.VirtualMachineIns
 		}
 
 		d = c.define(vmi, seed)
+		c.handler.Event(ctx, vmi, kube.VirtualMachineInstances, corev1.EventTypeNormal, "Started", "VirtualMachineInstance started.")
+
+		switch {
+		case d.pausedBy() != "":
+		case c.fault(d.key).IOError:
+			d.paused.Store(pausedIOError)
+		default:
+			c.boot(d)
+		}
 	}
 
-	c.observe(ctx, vmi)
 	enter(vmi, kubevirt.Running)
-	c.handler.Event(ctx, vmi, kube.VirtualMachineInstances, corev1.EventTypeNormal, "Started", "VirtualMachineInstance started.")
-
-	if d.pausedBy() == "" {
-		c.boot(d)
-	}
+	c.observe(ctx, vmi)
 
 	return nil
 }
@@ -283,6 +288,15 @@ func (c *Controller) boot(d *domain) {
 	})
 }
 
+// resume lets a domain go on, and boots one that was paused before its guest began.
+func (c *Controller) resume(d *domain) {
+	d.paused.Store("")
+
+	if d.run.Load() == nil {
+		c.boot(d)
+	}
+}
+
 // restart is a reset of a domain, or a reboot of its guest. A run that is not the current one any more restarts nothing.
 func (c *Controller) restart(d *domain, of *run) {
 	if _, ended := d.ended(); ended || d.run.Load() != of || of == nil {
@@ -375,7 +389,7 @@ func (c *Controller) observe(ctx context.Context, vmi *kubevirt.VirtualMachineIn
 	case failing && d.pausedBy() == "":
 		d.paused.Store(pausedIOError)
 	case !failing && d.pausedBy() == pausedIOError:
-		d.paused.Store("")
+		c.resume(d)
 	}
 
 	switch d.pausedBy() {

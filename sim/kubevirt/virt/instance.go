@@ -222,6 +222,10 @@ func (c *Controller) pend(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 		return nil
 	}
 
+	if ready, err := c.ensureState(ctx, vmi); err != nil || !ready {
+		return err
+	}
+
 	if err := c.admitLauncher(vmi); err != nil {
 		c.events.Event(ctx, vmi, kube.VirtualMachineInstances, corev1.EventTypeWarning, failedCreate, fmt.Sprintf("Error creating pod: %v", err))
 

@@ -253,14 +253,19 @@ func applyType(size *instancetype.VirtualMachineInstancetypeSpec, prefer *instan
 		cpu.MaxSockets = *size.CPU.MaxSockets
 	}
 
-	cpu.NUMA = size.CPU.NUMA.DeepCopy()
+	if size.CPU.NUMA != nil {
+		cpu.NUMA = size.CPU.NUMA.DeepCopy()
+	}
 
 	if spec.Domain.Memory == nil {
 		spec.Domain.Memory = &kubevirt.Memory{}
 	}
 
 	spec.Domain.Memory.Guest = new(size.Memory.Guest.DeepCopy())
-	spec.Domain.Memory.MaxGuest = size.Memory.MaxGuest
+
+	if size.Memory.MaxGuest != nil {
+		spec.Domain.Memory.MaxGuest = new(size.Memory.MaxGuest.DeepCopy())
+	}
 
 	if size.Memory.Hugepages != nil {
 		spec.Domain.Memory.Hugepages = size.Memory.Hugepages.DeepCopy()

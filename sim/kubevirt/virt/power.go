@@ -27,11 +27,7 @@ func (c *Controller) pause(uid types.UID, paused bool) error {
 	if paused {
 		d.paused.Store(pausedByUser)
 	} else {
-		d.paused.Store("")
-
-		if d.run.Load() == nil {
-			c.boot(d)
-		}
+		c.resume(d)
 	}
 
 	c.instances.Add(d.key)
