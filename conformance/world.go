@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"io/fs"
 	"net/url"
 	"regexp"
 	"sync"
@@ -36,6 +37,9 @@ type Guest struct {
 	// UserData is what the cloud hands over, empty if nothing. KernelArgs is the command line that the cloud sets.
 	UserData   string
 	KernelArgs string
+	// Volume opens the file system labelled cidata that UserData is from, as a talos.Machine takes it, so that what else is in it counts
+	// as well; nil if the cloud hands UserData over in another way.
+	Volume func() (fs.FS, error)
 	// TalosVersion has the form "v1.13.5", empty for any.
 	TalosVersion string
 	// hostname tells two machines of one UUID apart.
@@ -76,6 +80,10 @@ func (w *World) run(ctx context.Context, g Guest, disk talos.Meta) {
 		Dial: func(_ context.Context, target string, _ []string) (*grpc.ClientConn, error) {
 			return w.at(target).DialMachineAPI()
 		},
+	}
+
+	if g.Volume != nil {
+		machine.UserData, machine.Volume = nil, g.Volume
 	}
 
 	// Whatever keeps a machine from joining is seen in Omni, by its absence.

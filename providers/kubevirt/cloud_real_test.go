@@ -37,6 +37,9 @@ type cloud struct {
 	account   *rest.Config
 	books     *ledger.Ledger
 	world     *conformance.World
+	// talos runs in machines with an image; unbootable is told of those without one.
+	talos      func(context.Context, virt.Guest)
+	unbootable func(virt.Guest)
 
 	mu sync.Mutex
 	// foreign is what somebody else has made, by UID.
@@ -68,11 +71,18 @@ var (
 
 var startCluster = sync.OnceValues(func() (*clustertest.Cluster, error) {
 	cluster, err := clustertest.Start(sim.ControllerOptions{
-		Virt: virt.Options{Boot: func(ctx context.Context, g virt.Guest) {
-			if c, ok := clouds.Load(g.Namespace); ok {
-				c.(*cloud).boot(ctx, g)
-			}
-		}},
+		Virt: virt.Options{
+			Boot: func(ctx context.Context, g virt.Guest) {
+				if c, ok := clouds.Load(g.Namespace); ok {
+					c.(*cloud).boot(ctx, g)
+				}
+			},
+			Unbootable: func(g virt.Guest) {
+				if c, ok := clouds.Load(g.Namespace); ok {
+					c.(*cloud).unbootable(g)
+				}
+			},
+		},
 	})
 	started.Store(cluster)
 
@@ -86,7 +96,9 @@ func newCloud(t *testing.T, w *conformance.World) *cloud {
 	cluster, err := startCluster()
 	require.NoError(t, err)
 
-	c := &cloud{cluster: cluster, books: ledger.New(), world: w, foreign: map[string]bool{}}
+	c := &cloud{
+		cluster: cluster, books: ledger.New(), world: w, foreign: map[string]bool{}, talos: booter(t, w), unbootable: unbootable(t),
+	}
 
 	c.admin, err = dynamic.NewForConfig(cluster.Admin())
 	require.NoError(t, err)
@@ -128,7 +140,7 @@ func (c *cloud) boot(ctx context.Context, g virt.Guest) {
 	case <-time.After(firmwareTime):
 	}
 
-	c.world.Boot(ctx, conformance.Guest{UUID: g.UUID, UserData: string(g.UserData)})
+	c.talos(ctx, g)
 }
 
 func (c *cloud) of(k kind) dynamic.ResourceInterface {

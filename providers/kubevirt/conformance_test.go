@@ -72,9 +72,7 @@ func newSite(t *testing.T, w *conformance.World) *site {
 			Namespaces: []string{deploy.Namespace},
 			Virt: virt.Options{
 				Times: virt.Times{Pull: time.Second, Start: 2 * time.Second, Shutdown: 2 * time.Second},
-				Boot: func(ctx context.Context, g virt.Guest) {
-					w.Boot(ctx, conformance.Guest{UUID: g.UUID, UserData: string(g.UserData)})
-				},
+				Boot:  booter(t, w), Unbootable: unbootable(t),
 			},
 			CDI: cdi.Options{Times: cdi.Times{Import: 20 * time.Second, Clone: 3 * time.Second}},
 		},

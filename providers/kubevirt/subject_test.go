@@ -1,10 +1,19 @@
 package kubevirt_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"testing"
+
+	"github.com/siderolabs/image-factory/pkg/schematic"
+	"github.com/stretchr/testify/require"
 
 	"github.com/omni-infra/omni-infra-providers/conformance"
+	"github.com/omni-infra/omni-infra-providers/shared/bootasset"
+	"github.com/omni-infra/omni-infra-providers/sim/factory"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/guests"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
 )
 
 // claims are the provider's. That lists lag behind is nothing that can be had from an API server here.
@@ -15,6 +24,41 @@ var claims = []conformance.Feature{
 
 // data is the class data of a good machine.
 const data = "{cores: 1, memory: 2048, disk_size: 10}"
+
+// imageOf is where the image is that data asks for, with the version of Talos that the suite asks for.
+func imageOf(t *testing.T) string {
+	t.Helper()
+
+	id, err := (&schematic.Schematic{Customization: schematic.Customization{
+		SystemExtensions: schematic.SystemExtensions{OfficialExtensions: []string{"siderolabs/qemu-guest-agent"}},
+	}}).ID()
+	require.NoError(t, err)
+
+	name := factory.Image{Platform: "nocloud", Arch: "amd64", Format: "qcow2"}.Name()
+
+	return bootasset.DefaultFactory + "/image/" + id + "/v1.13.5/" + name
+}
+
+// booter puts a simulated Talos into machines, with all of the seed that KubeVirt hands over. A machine with any other image than that of
+// its class fails the test.
+func booter(t *testing.T, w *conformance.World) func(context.Context, virt.Guest) {
+	t.Helper()
+
+	want := imageOf(t)
+
+	return func(ctx context.Context, g virt.Guest) {
+		if g.Image != want {
+			t.Errorf("machine %s boots from %q: want %q", g.Name, g.Image, want)
+		}
+
+		w.Boot(ctx, conformance.Guest{UUID: g.UUID, UserData: string(g.UserData), Volume: guests.Seed(g)})
+	}
+}
+
+// unbootable fails the test: all machines of the suite have an image.
+func unbootable(t *testing.T) func(virt.Guest) {
+	return func(g virt.Guest) { t.Errorf("machine %s has no disk with an image", g.Name) }
+}
 
 // serveImage serves the beginning of a disk of 4 GiB, whatever image it is asked for; CDI, which is simulated, does not fetch the rest.
 func serveImage(w http.ResponseWriter, _ *http.Request) {

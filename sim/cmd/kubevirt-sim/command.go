@@ -124,7 +124,7 @@ func run(ctx context.Context, o options, stderr io.Writer) error {
 	machines := guests.Guests{BootTime: o.boot, Log: log}
 
 	opts := kubevirt.Options{Token: rand.Text()}
-	opts.Virt.Boot = machines.Boot
+	opts.Virt.Boot, opts.Virt.Unbootable = machines.Boot, machines.Unbootable
 
 	if o.namespace != "default" {
 		opts.Namespaces = []string{o.namespace}

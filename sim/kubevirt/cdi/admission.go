@@ -100,7 +100,7 @@ func (a *Admission) checkClaim(ctx context.Context, namespace string, dv *cdi.Da
 		return nil
 	case err != nil:
 		return kube.Error(err)
-	case pvc.Annotations[annPopulatedFor] == dv.Name, dv.Annotations[annAdopt] == "true":
+	case hasData(dv, pvc):
 		return nil
 	}
 

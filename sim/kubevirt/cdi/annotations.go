@@ -23,6 +23,7 @@ const (
 	annCloneOf           = "k8s.io/CloneOf"
 	annCloneType         = annPrefix + "cloneType"
 	annAdopt             = annPrefix + "allowClaimAdoption"
+	annCreatedFor        = annPrefix + "createdForDataVolume"
 
 	selectedNode   = "volume.kubernetes.io/selected-node"
 	defaultClass   = "storageclass.kubernetes.io/is-default-class"

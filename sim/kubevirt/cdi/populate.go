@@ -25,8 +25,13 @@ func (c *Controller) populate(ctx context.Context, dv *cdi.DataVolume, pvc *core
 		return pvc, event{corev1.EventTypeWarning, "ErrClaimLost", fmt.Sprintf("PVC %s lost", pvc.Name)}, nil
 	}
 
-	if pvc.Annotations[annPopulatedFor] == dv.Name || dv.Spec.Source == nil {
+	switch {
+	case pvc.Annotations[annPopulatedFor] == dv.Name || dv.Spec.Source == nil:
 		return c.finished(dv, pvc)
+	case adoptable(dv, pvc):
+		dv.Status.Phase, dv.Status.Progress = cdi.Succeeded, "100.0%" // Also if nothing has used it yet.
+
+		return pvc, event{}, nil
 	}
 
 	if dv.Status.Phase == cdi.Failed {
@@ -408,7 +413,7 @@ func (c *Controller) attemptClone(ctx context.Context, dv *cdi.DataVolume, pvc *
 func (c *Controller) filled(pvc *corev1.PersistentVolumeClaim) bool {
 	dv := c.dvs.Get(pvc.Namespace, pvc.Name)
 
-	return dv == nil || pvc.Annotations[annPopulatedFor] == dv.Name
+	return dv == nil || hasData(dv, pvc)
 }
 
 // strategy is how a clone is made: by the driver or by a snapshot within a storage class, else by copying.

@@ -104,30 +104,6 @@ func find(dv *cdi.DataVolume, t cdi.DataVolumeConditionType) *cdi.DataVolumeCond
 	return &dv.Status.Conditions[i]
 }
 
-// adopt takes over a claim that holds the DataVolume's data already. Any other claim is in the way.
-func (c *Controller) adopt(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, event, error) {
-	if pvc.Annotations[annPopulatedFor] != dv.Name && dv.Annotations[annAdopt] != "true" || pvc.Status.Phase != corev1.ClaimBound || metav1.GetControllerOf(pvc) != nil {
-		return nil, event{corev1.EventTypeWarning, "ErrResourceExists",
-			fmt.Sprintf("Resource %q already exists and is not managed by DataVolume", pvc.Name)}, nil
-	}
-
-	pvc = pvc.DeepCopy()
-	pvc.OwnerReferences = append(pvc.OwnerReferences, *metav1.NewControllerRef(dv, kube.DataVolumes.GroupVersionKind))
-
-	if pvc.Annotations == nil {
-		pvc.Annotations = map[string]string{}
-	}
-
-	pvc.Annotations[annPopulatedFor] = dv.Name
-
-	updated, err := c.claims.Update(ctx, pvc)
-	if err == nil {
-		c.claims.Put(updated)
-	}
-
-	return updated, event{}, err
-}
-
 // makeClaim makes the claim of a DataVolume, or says what is in the way.
 func (c *Controller) makeClaim(ctx context.Context, dv *cdi.DataVolume) (*corev1.PersistentVolumeClaim, event, error) {
 	of, problem := c.checkSource(dv)
@@ -164,7 +140,7 @@ func (c *Controller) makeClaim(ctx context.Context, dv *cdi.DataVolume) (*corev1
 	pvc.Labels["app.kubernetes.io/component"] = "storage"
 	pvc.Labels["app.kubernetes.io/managed-by"] = "cdi-controller"
 	pvc.Annotations[annContentType] = string(cdi.DataVolumeKubeVirt)
-	pvc.Annotations["cdi.kubevirt.io/createdForDataVolume"] = string(dv.UID)
+	pvc.Annotations[annCreatedFor] = string(dv.UID)
 
 	if csi(class) && dv.Spec.Source != nil {
 		pvc.Annotations[annUsePopulator] = "true"

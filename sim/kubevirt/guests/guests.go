@@ -49,6 +49,11 @@ func (g *Guests) Boot(ctx context.Context, guest virt.Guest) {
 	}
 }
 
+// Unbootable tells of a machine that finds nothing to boot. It is what virt.Options.Unbootable takes.
+func (g *Guests) Unbootable(guest virt.Guest) {
+	g.Log.Warn("machine finds no disk with an image", zap.String("namespace", guest.Namespace), zap.String("name", guest.Name))
+}
+
 // Seed returns the file system of a guest's cloud-init volume, as a talos.Machine takes it. A guest without one has none.
 func Seed(guest virt.Guest) func() (fs.FS, error) {
 	if guest.UserData == nil && guest.NetworkData == nil {

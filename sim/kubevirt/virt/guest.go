@@ -30,7 +30,8 @@ type Guest struct {
 	MACs []string
 	// UserData and NetworkData are those of the cloud-init volume, whether inline or in a Secret; nil if there is none.
 	UserData, NetworkData []byte
-	// Image is the image that the disk it boots from was made from, as the URL of an import or the name of a containerDisk.
+	// Image is the image that the disk it boots from was made from, as the URL of an import or the name of a containerDisk; empty if its
+	// firmware finds no disk with one.
 	Image string
 	// CPUs and MemoryMiB are what it has.
 	CPUs, MemoryMiB int
@@ -204,34 +205,6 @@ func machineOf(vmi *kubevirt.VirtualMachineInstance) types.UID {
 	return vmi.UID
 }
 
-// image returns the image of the disk that a machine boots from: the one with the lowest boot order, else the first.
-func (c *Controller) image(vmi *kubevirt.VirtualMachineInstance) string {
-	best, order := "", ^uint(0)
-
-	for _, disk := range vmi.Spec.Domain.Devices.Disks {
-		at := ^uint(0) - 1
-		if disk.BootOrder != nil {
-			at = *disk.BootOrder
-		}
-
-		if at < order {
-			best, order = disk.Name, at
-		}
-	}
-
-	for _, v := range vmi.Spec.Volumes {
-		switch {
-		case v.Name != best:
-		case v.ContainerDisk != nil:
-			return v.ContainerDisk.Image
-		case claimOf(v) != "" && c.opts.Content != nil:
-			return c.opts.Content(vmi.Namespace, claimOf(v))
-		}
-	}
-
-	return ""
-}
-
 // macOf returns the address of an interface: the given one, or one that is made from the instance's UID.
 func macOf(vmi *kubevirt.VirtualMachineInstance, i int, nic kubevirt.Interface) string {
 	if nic.MacAddress != "" {
@@ -260,7 +233,8 @@ func (c *Controller) boot(d *domain) {
 		before.cancel()
 	}
 
-	if c.opts.Boot == nil || ctx.Err() != nil {
+	runs := c.software(d.guest)
+	if runs == nil || ctx.Err() != nil {
 		close(now.done)
 
 		return
@@ -278,7 +252,7 @@ func (c *Controller) boot(d *domain) {
 		}
 
 		if ctx.Err() == nil {
-			c.opts.Boot(ctx, guest)
+			runs(ctx, guest)
 		}
 
 		if ctx.Err() == nil && d.run.Load() == now {

@@ -201,7 +201,7 @@ func (c *Controller) pend(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 			set(vmi, kubevirt.VirtualMachineInstanceConditionType(corev1.PodScheduled), corev1.ConditionFalse, corev1.PodReasonUnschedulable, message)
 
 			return &problem{failedClaimNotFound, errors.New(message)}
-		case pvc.Status.Phase != corev1.ClaimBound && (dv == nil || dv.Status.Phase == cdi.WaitForFirstConsumer || dv.Status.Phase == cdi.PendingPopulation):
+		case pvc.Status.Phase != corev1.ClaimBound && usable(dv):
 			waits = true
 
 			if dv != nil && dv.Status.Phase == cdi.WaitForFirstConsumer {
@@ -236,6 +236,21 @@ func (c *Controller) pend(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 	enter(vmi, kubevirt.Scheduling)
 
 	return nil
+}
+
+// usable says whether a claim that is not bound may be used so that it becomes so: nobody fills it, it was adopted, or it is to be filled
+// where it is used.
+func usable(dv *cdi.DataVolume) bool {
+	if dv == nil {
+		return true
+	}
+
+	switch dv.Status.Phase {
+	case cdi.WaitForFirstConsumer, cdi.PendingPopulation, cdi.Succeeded:
+		return true
+	default:
+		return false
+	}
 }
 
 // selectedNode is the scheduler's annotation on a claim that waits for its first consumer.

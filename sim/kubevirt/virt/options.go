@@ -14,8 +14,11 @@ type Options struct {
 	// Nodes are where machines run; none is one node that has room for all.
 	Nodes []Node
 	// Boot is what runs in a machine while it is on. Its context ends when power is cut, which a restart of the guest does as well:
-	// it is called again then. A machine whose guest returns by itself has been shut down.
+	// it is called again then. A machine whose guest returns by itself has been shut down. It is not called for a machine without a disk
+	// that has an image: KubeVirt has that one running all the same.
 	Boot func(ctx context.Context, g Guest)
+	// Unbootable is told of such a machine each time that it is switched on; nil means nobody is.
+	Unbootable func(g Guest)
 	// Content says which image a claim's disk was made from; nil knows none.
 	Content func(namespace, claim string) string
 	// Failed is told of errors of the controllers themselves; nil means nobody is.
