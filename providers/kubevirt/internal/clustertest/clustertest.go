@@ -62,6 +62,9 @@ func Start(opts kubevirt.ControllerOptions) (_ *Cluster, err error) {
 		}
 	}()
 
+	ctx, done := plane.During(ctx)
+	defer done()
+
 	all, err := definitions.All()
 	if err != nil {
 		return nil, err
