@@ -4,6 +4,7 @@ package kubevirt_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,7 +32,10 @@ import (
 // cloud is what the suite sees of a real API server: one namespace and what is in it, by the server's word, with none of the provider's
 // code. In each machine that the simulated KubeVirt starts there it puts a simulated Talos, with the user data that the machine has.
 type cloud struct {
-	cluster   *clustertest.Cluster
+	t       *testing.T
+	cluster *clustertest.Cluster
+	// life ends with the cluster.
+	life      context.Context
 	admin     dynamic.Interface
 	namespace string
 	account   *rest.Config
@@ -96,8 +100,12 @@ func newCloud(t *testing.T, w *conformance.World) *cloud {
 	cluster, err := startCluster()
 	require.NoError(t, err)
 
+	life, done := cluster.During(context.Background())
+	t.Cleanup(done)
+
 	c := &cloud{
-		cluster: cluster, books: ledger.New(), world: w, foreign: map[string]bool{}, talos: booter(t, w), unbootable: unbootable(t),
+		t: t, cluster: cluster, life: life, books: ledger.New(), world: w, foreign: map[string]bool{},
+		talos: booter(t, w), unbootable: unbootable(t),
 	}
 
 	c.admin, err = dynamic.NewForConfig(cluster.Admin())
@@ -122,7 +130,7 @@ func newCloud(t *testing.T, w *conformance.World) *cloud {
 }
 
 // firmwareTime is what a machine needs before its Talos starts to boot. The provider has seen by then that it runs, on a busy machine too.
-const firmwareTime = 3 * time.Second
+const firmwareTime = 5 * time.Second
 
 // boot runs a simulated Talos in a machine.
 func (c *cloud) boot(ctx context.Context, g virt.Guest) {
@@ -147,13 +155,29 @@ func (c *cloud) of(k kind) dynamic.ResourceInterface {
 	return c.admin.Resource(k.resource).Namespace(c.namespace)
 }
 
+// list returns what there is of a kind. Nobody who asks for that could make anything of an error: a call that fails is made again for as
+// long as there is patience, and then the case has failed.
 func (c *cloud) list(k kind) []unstructured.Unstructured {
-	all, err := c.of(k).List(context.Background(), metav1.ListOptions{})
-	if err != nil {
-		panic(fmt.Errorf("list %s: %w", k.name, err))
-	}
+	ctx, cancel := context.WithTimeout(c.life, how.Patience)
+	defer cancel()
 
-	return all.Items
+	for {
+		all, err := c.of(k).List(ctx, metav1.ListOptions{})
+		if err == nil {
+			return all.Items
+		}
+
+		select {
+		case <-ctx.Done():
+			// When the case is over, nobody is to be told any more.
+			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+				c.t.Errorf("list %s: %v: %v", k.name, err, cause)
+			}
+
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 // objects is what there is.
@@ -253,15 +277,18 @@ func (c *cloud) machine(id string) (*unstructured.Unstructured, error) {
 }
 
 func (c *cloud) await(f func() bool, format string, args ...any) error {
-	for range 600 {
-		if f() {
-			return nil
-		}
+	ctx, cancel := context.WithTimeout(c.life, how.Patience)
+	defer cancel()
 
-		time.Sleep(50 * time.Millisecond)
+	for !f() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for "+format+": %w", append(args, context.Cause(ctx))...)
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
 
-	return fmt.Errorf("waited in vain for "+format, args...)
+	return nil
 }
 
 // AddForeign makes an object that belongs to somebody else.

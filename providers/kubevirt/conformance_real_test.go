@@ -13,11 +13,7 @@ import (
 
 	"github.com/omni-infra/omni-infra-providers/conformance"
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/cluster"
-	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/machine"
-	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/provider"
-	"github.com/omni-infra/omni-infra-providers/shared/bootasset"
 	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
-	"github.com/omni-infra/omni-infra-providers/sim/factory"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/controlplane"
 )
 
@@ -37,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 var how = conformance.Real{
-	Where: "on a Kubernetes API server", Parallel: 24, Points: 4, Patience: 2 * time.Minute, Hang: 8 * time.Second, Looks: 20 * time.Second,
+	Where: "on a Kubernetes API server", Parallel: 24, Points: 4, Patience: 3 * time.Minute, Hang: 12 * time.Second, Looks: 20 * time.Second,
 }
 
 func init() {
@@ -55,8 +51,8 @@ func TestConformanceOnRealAPIServer(t *testing.T) {
 
 // The provider's patience, which fits that of the suite: a call that hangs, hangs longer.
 const (
-	callTimeout = 5 * time.Second
-	leaseTime   = 3 * time.Second
+	callTimeout = 8 * time.Second
+	leaseTime   = 5 * time.Second
 )
 
 func newSubject(t *testing.T, w *conformance.World) conformance.Subject {
@@ -70,16 +66,11 @@ func newSubject(t *testing.T, w *conformance.World) conformance.Subject {
 	}
 }
 
-// run runs the provider as its program does, with its calls in the books.
+// run runs the provider with its calls in the books. It ends in error with the cluster.
 func (c *cloud) run(version string) func(context.Context, conformance.Process) error {
-	return func(ctx context.Context, p conformance.Process) error {
-		images, err := bootasset.New(bootasset.Config{
-			Schematics: bootasset.OmniSchematics{Management: p.Client.Management()},
-			HTTP:       &http.Client{Transport: factory.Transport{Handler: http.HandlerFunc(serveImage)}},
-		})
-		if err != nil {
-			return err
-		}
+	return func(asked context.Context, p conformance.Process) error {
+		ctx, done := c.cluster.During(asked)
+		defer done()
 
 		session := c.books.Session()
 
@@ -88,23 +79,13 @@ func (c *cloud) run(version string) func(context.Context, conformance.Process) e
 			return &controlplane.Transport{Next: next, Session: session, Ledger: c.books}
 		})
 
-		d, err := provider.New(provider.Config{
-			Cluster:  cluster.Config{Rest: &account, CallTimeout: callTimeout, Logger: p.Logger},
-			Operator: machine.Operator{Namespaces: []string{c.namespace}}, Version: version, Logger: p.Logger,
-		})
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-
-		engine, err := lifecycle.New(lifecycle.Config{
-			ID: p.ProviderID, Name: "kubevirt " + version, Driver: d, Schema: machine.Schema(), Images: images, Logger: p.Logger,
+		err := runProvider(ctx, p, version, c.namespace, cluster.Config{Rest: &account, CallTimeout: callTimeout}, lifecycle.Config{
 			CallTimeout: 2 * callTimeout, LeaseDuration: leaseTime, PollInterval: 5 * time.Second, HeartbeatInterval: 5 * time.Second,
 		})
-		if err != nil {
-			return err
+		if err == nil && asked.Err() == nil {
+			err = context.Cause(ctx)
 		}
 
-		return engine.Run(ctx, p.State)
+		return err
 	}
 }

@@ -5,7 +5,6 @@ package kubevirt_test
 import (
 	"context"
 	"flag"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -19,11 +18,7 @@ import (
 	"github.com/omni-infra/omni-infra-providers/conformance"
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/deploy"
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/cluster"
-	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/machine"
-	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/provider"
-	"github.com/omni-infra/omni-infra-providers/shared/bootasset"
 	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
-	"github.com/omni-infra/omni-infra-providers/sim/factory"
 	sim "github.com/omni-infra/omni-infra-providers/sim/kubevirt"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/cdi"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
@@ -156,33 +151,9 @@ func (*site) await(done func() bool) {
 	}
 }
 
-// run runs the provider as its program does.
+// run runs the provider with its calls in the books.
 func (s *site) run(version string) func(context.Context, conformance.Process) error {
 	return func(ctx context.Context, p conformance.Process) error {
-		images, err := bootasset.New(bootasset.Config{
-			Schematics: bootasset.OmniSchematics{Management: p.Client.Management()},
-			HTTP:       &http.Client{Transport: factory.Transport{Handler: http.HandlerFunc(serveImage)}},
-		})
-		if err != nil {
-			return err
-		}
-
-		d, err := provider.New(provider.Config{
-			Cluster:  cluster.Config{Rest: s.RESTConfig(s.Ledger().Session()), Logger: p.Logger},
-			Operator: machine.Operator{Namespaces: []string{deploy.Namespace}}, Version: version, Logger: p.Logger,
-		})
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-
-		engine, err := lifecycle.New(lifecycle.Config{
-			ID: p.ProviderID, Name: "kubevirt " + version, Driver: d, Schema: machine.Schema(), Images: images, Logger: p.Logger,
-		})
-		if err != nil {
-			return err
-		}
-
-		return engine.Run(ctx, p.State)
+		return runProvider(ctx, p, version, deploy.Namespace, cluster.Config{Rest: s.RESTConfig(s.Ledger().Session())}, lifecycle.Config{})
 	}
 }

@@ -5,6 +5,7 @@ package kubevirt_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,13 +21,16 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/omni-infra/omni-infra-providers/conformance"
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 	"github.com/omni-infra/omni-infra-providers/sim/omni"
 )
 
 const (
 	many = 50
-	// mostCalls is how many calls one machine may cost, from its request to its end.
-	mostCalls = 25
+	// mostCalls is how many calls one machine may cost, from its request to its end; without trouble it costs 11.
+	mostCalls = 15
+	// mostAgain is how many calls out of so many may be made again, on a machine that is too busy to answer in time.
+	mostAgain = many / 10
 	// restTime is how long the provider is watched when it has nothing to do. Several looks at the cloud and at the health fall into it.
 	restTime = 20 * time.Second
 )
@@ -38,7 +42,9 @@ func TestFiftyMachinesShareOneImportAndCostNoCallsAtRest(t *testing.T) {
 	o, err := omni.New(omni.Options{})
 	require.NoError(t, err)
 
-	ctx, cancel := context.WithCancel(context.Background())
+	c := newCloud(t, nil)
+
+	ctx, cancel := context.WithCancel(c.life)
 	ended := make(chan error, 2)
 
 	go func() { ended <- o.Run(ctx) }()
@@ -48,8 +54,6 @@ func TestFiftyMachinesShareOneImportAndCostNoCallsAtRest(t *testing.T) {
 
 	omniClient, err := o.Client(key, client.WithOmniClientOptions(omniclient.WithProviderID(id)))
 	require.NoError(t, err)
-
-	c := newCloud(t, nil)
 
 	go func() {
 		ended <- c.run("v1.0.0")(ctx, conformance.Process{
@@ -73,36 +77,31 @@ func TestFiftyMachinesShareOneImportAndCostNoCallsAtRest(t *testing.T) {
 		require.NoError(t, o.State().Create(ctx, r))
 	}
 
-	within, giveUp := context.WithTimeout(ctx, 3*time.Minute)
-	defer giveUp()
-
 	for i := range many {
-		_, err := o.State().WatchFor(within, infra.NewMachineRequestStatus(fmt.Sprintf("m-%d", i)).Metadata(),
+		awaitInOmni(ctx, t, o, infra.NewMachineRequestStatus(fmt.Sprintf("m-%d", i)).Metadata(),
 			state.WithCondition(func(r resource.Resource) (bool, error) {
 				status, ok := r.(*infra.MachineRequestStatus)
 
 				return ok && status.TypedSpec().Value.Stage == specs.MachineRequestStatusSpec_PROVISIONED, nil
 			}))
-		require.NoError(t, err, "machine %d", i)
 	}
 
 	made := c.books.Calls()
 	t.Logf("%d machines are made in %s with %d calls", many, time.Since(began).Round(time.Millisecond), made)
 
 	require.Len(t, c.Machines(), many)
-	require.Equal(t, 1, c.books.CallsOf("create datavolumes"), "one import serves all; the machines' own disks are made by KubeVirt")
-	require.Equal(t, many, c.books.CallsOf("create virtualmachines"))
-	require.Equal(t, many, c.books.CallsOf("create secrets"))
 
-	// What was begun before ends first.
-	time.Sleep(10 * time.Second)
+	images := slices.DeleteFunc(c.objects(), func(o ledger.Object) bool { return o.Kind != "image-datavolume" })
+	require.Len(t, images, 1, "one import serves all; the machines' own disks are made by KubeVirt")
+	require.LessOrEqual(t, c.books.CallsOf("create datavolumes"), 1+mostAgain)
+	require.InDelta(t, many, c.books.CallsOf("create virtualmachines"), mostAgain)
+	require.InDelta(t, many, c.books.CallsOf("create secrets"), mostAgain)
 
-	before, lines := c.books.Calls(), strings.Count(c.books.History(), "\n")
+	awaitRest(ctx, t, c)
+
+	before, rested := c.books.Calls(), len(actions(c))
 	time.Sleep(restTime)
-
-	for line := range strings.Lines(strings.Join(strings.SplitAfter(c.books.History(), "\n")[lines:], "")) {
-		require.Contains(t, line, " watch ", "a call at rest")
-	}
+	require.Empty(t, actions(c)[rested:], "calls at rest")
 
 	began = time.Now()
 	begun := c.books.Calls()
@@ -114,12 +113,51 @@ func TestFiftyMachinesShareOneImportAndCostNoCallsAtRest(t *testing.T) {
 	}
 
 	for i := range many {
-		_, err := o.State().WatchFor(within, infra.NewMachineRequest(fmt.Sprintf("m-%d", i)).Metadata(), state.WithFinalizerEmpty())
-		require.NoError(t, err, "machine %d", i)
+		awaitInOmni(ctx, t, o, infra.NewMachineRequest(fmt.Sprintf("m-%d", i)).Metadata(), state.WithFinalizerEmpty())
 	}
 
 	t.Logf("%d machines are gone in %s with %d calls", many, time.Since(began).Round(time.Millisecond), c.books.Calls()-begun)
 
 	require.Empty(t, c.books.Leaks())
 	require.Less(t, c.books.Calls(), many*mostCalls)
+}
+
+// awaitInOmni waits until a resource is as it is to be.
+func awaitInOmni(ctx context.Context, t *testing.T, o *omni.Omni, of resource.Pointer, condition state.WatchForConditionFunc) {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(ctx, 2*how.Patience)
+	defer cancel()
+
+	_, err := o.State().WatchFor(ctx, of, condition)
+	require.NoError(t, err, "%s: %v", of.ID(), context.Cause(ctx))
+}
+
+// awaitRest waits until all that was begun before has ended.
+func awaitRest(ctx context.Context, t *testing.T, c *cloud) {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(ctx, how.Patience)
+	defer cancel()
+
+	for seen := -1; seen != len(actions(c)); {
+		seen = len(actions(c))
+
+		select {
+		case <-ctx.Done():
+			require.Fail(t, "the provider does not come to rest", "%v\n%s", context.Cause(ctx), c.books.History())
+		case <-time.After(10 * time.Second):
+		}
+	}
+}
+
+// actions are the lines of the books but for those of watches, which begin anew now and then.
+func actions(c *cloud) (lines []string) {
+	for line := range strings.Lines(c.books.History()) {
+		if !strings.Contains(line, " watch ") {
+			lines = append(lines, line)
+		}
+	}
+
+	return lines
 }

@@ -10,7 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/omni-infra/omni-infra-providers/conformance"
+	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/cluster"
+	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/machine"
+	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/provider"
 	"github.com/omni-infra/omni-infra-providers/shared/bootasset"
+	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
 	"github.com/omni-infra/omni-infra-providers/sim/factory"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/guests"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
@@ -68,4 +72,36 @@ func serveImage(w http.ResponseWriter, _ *http.Request) {
 
 	w.Header().Set("Content-Length", fmt.Sprint(len(image)))
 	_, _ = w.Write(image) // Whoever has gone is told nothing.
+}
+
+// runProvider runs a version of the provider as its program does, in a namespace of a cluster. The configurations say how it reaches the
+// cluster and how patient it is.
+func runProvider(ctx context.Context, p conformance.Process, version, namespace string, to cluster.Config, patience lifecycle.Config) error {
+	images, err := bootasset.New(bootasset.Config{
+		Schematics: bootasset.OmniSchematics{Management: p.Client.Management()},
+		HTTP:       &http.Client{Transport: factory.Transport{Handler: http.HandlerFunc(serveImage)}},
+	})
+	if err != nil {
+		return err
+	}
+
+	to.Logger = p.Logger
+
+	d, err := provider.New(provider.Config{
+		Cluster: to, Operator: machine.Operator{Namespaces: []string{namespace}}, Version: version, Logger: p.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+
+	patience.ID, patience.Name, patience.Logger = p.ProviderID, "kubevirt "+version, p.Logger
+	patience.Driver, patience.Schema, patience.Images = d, machine.Schema(), images
+
+	engine, err := lifecycle.New(patience)
+	if err != nil {
+		return err
+	}
+
+	return engine.Run(ctx, p.State)
 }

@@ -20,7 +20,7 @@ import (
 // await waits until a program of its own has done something.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	require.Eventually(t, done, 20*time.Second, 20*time.Millisecond, what)
+	require.Eventually(t, done, time.Minute, 20*time.Millisecond, what)
 }
 
 func call(t *testing.T, args ...string) string {

@@ -45,7 +45,7 @@ func serving(t *testing.T) {
 		require.NoFileExists(t, env)
 	})
 
-	require.Eventually(t, func() bool { _, err := os.Stat(env); return err == nil }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(env); return err == nil }, time.Minute, 5*time.Millisecond)
 
 	info, err := os.Stat(env)
 	require.NoError(t, err)

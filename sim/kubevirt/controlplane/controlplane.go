@@ -31,13 +31,19 @@ const etcdSocket = "etcd:0"
 
 // ControlPlane is a running API server with its store. Its data is in memory and goes with it.
 type ControlPlane struct {
-	dir     string
+	folder  *folder
 	keys    *keys
 	admin   *rest.Config
 	etcd    *process
 	server  *process
 	servers []*http.Server
+	// life ends with the programs; its cause says which of them has ended by itself.
+	life context.Context //nolint:containedctx // It is that of the programs, not of a call.
+	end  context.CancelCauseFunc
 }
+
+// errClosed is the cause of an end by Close.
+var errClosed = errors.New("the control plane is closed")
 
 // Start starts the programs of the folder that ProgramsEnv names, and returns once the API server says that it is ready. Close ends
 // them; they also end when this process does.
@@ -52,6 +58,7 @@ func Start(ctx context.Context) (_ *ControlPlane, err error) {
 	defer cancel()
 
 	c := &ControlPlane{}
+	c.life, c.end = context.WithCancelCause(context.Background())
 
 	defer func() {
 		if err != nil {
@@ -59,11 +66,11 @@ func Start(ctx context.Context) (_ *ControlPlane, err error) {
 		}
 	}()
 
-	if c.dir, err = os.MkdirTemp(memory(), "kube-"); err != nil {
+	if c.folder, err = newFolder(parent(memory, leastRoom)); err != nil {
 		return nil, err
 	}
 
-	if c.keys, err = newKeys(c.dir); err != nil {
+	if c.keys, err = newKeys(c.folder.path); err != nil {
 		return nil, fmt.Errorf("make keys: %w", err)
 	}
 
@@ -75,26 +82,42 @@ func Start(ctx context.Context) (_ *ControlPlane, err error) {
 		return nil, err
 	}
 
+	go c.watch()
+
 	return c, nil
 }
 
-// memory is a folder in memory, if the system has one.
-func memory() string {
-	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
-		return "/dev/shm"
+// watch ends the life of the control plane when one of its programs ends.
+func (c *ControlPlane) watch() {
+	select {
+	case <-c.life.Done():
+	case <-c.etcd.ended:
+		c.end(c.etcd.failure())
+	case <-c.server.ended:
+		c.end(c.server.failure())
 	}
-
-	return ""
 }
 
-func (c *ControlPlane) path(name string) string { return filepath.Join(c.dir, name) }
+// During returns a context that ends with ctx, or with the control plane: when one of the programs ends by itself, for want of room or
+// memory, the cause of the context's end says so with the end of the program's log, and whoever waits for an answer need wait no longer.
+func (c *ControlPlane) During(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })
+
+	return ctx, func() {
+		stop()
+		cancel(context.Canceled)
+	}
+}
+
+func (c *ControlPlane) path(name string) string { return filepath.Join(c.folder.path, name) }
 
 // startEtcd starts etcd on sockets in the folder, so that nobody else can find it and no port is taken. Their names have to look like
 // those of a host and a port.
 func (c *ControlPlane) startEtcd(programs string) (err error) {
 	const peer, client = "unix://peer:0", "unix://" + etcdSocket
 
-	c.etcd, err = start(c.dir, "etcd.log", filepath.Join(programs, "etcd"),
+	c.etcd, err = start(c.folder.path, "etcd.log", filepath.Join(programs, "etcd"),
 		"--data-dir="+c.path("data"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer)
@@ -111,9 +134,7 @@ func (c *ControlPlane) startServer(ctx context.Context, programs string) error {
 		return err
 	}
 
-	var failed error
-
-	for range 3 {
+	for attempt := 1; ; attempt++ {
 		port, err := freePort(ctx)
 		if err != nil {
 			return err
@@ -124,10 +145,10 @@ func (c *ControlPlane) startServer(ctx context.Context, programs string) error {
 			TLSClientConfig: rest.TLSClientConfig{CAData: c.keys.authority},
 		}
 
-		c.server, err = start(c.dir, "kube-apiserver.log", filepath.Join(programs, "kube-apiserver"),
+		c.server, err = start(c.folder.path, "kube-apiserver.log", filepath.Join(programs, "kube-apiserver"),
 			"--etcd-servers=unix://"+c.path(etcdSocket),
 			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port="+port,
-			"--tls-cert-file="+c.path("server.crt"), "--tls-private-key-file="+c.path("server.key"), "--cert-dir="+c.dir,
+			"--tls-cert-file="+c.path("server.crt"), "--tls-private-key-file="+c.path("server.key"), "--cert-dir="+c.folder.path,
 			"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("server.key"),
 			"--service-account-signing-key-file="+c.path("server.key"), "--service-cluster-ip-range=10.0.0.0/24",
 			"--token-auth-file="+c.path("tokens.csv"), "--authorization-mode=RBAC", "--allow-privileged=true",
@@ -136,12 +157,11 @@ func (c *ControlPlane) startServer(ctx context.Context, programs string) error {
 			return err
 		}
 
-		if failed = c.awaitReady(ctx); failed == nil || ctx.Err() != nil {
-			return failed
+		err = c.awaitReady(ctx)
+		if err == nil || !c.server.hasEnded() || c.etcd.hasEnded() || attempt == 3 {
+			return err
 		}
 	}
-
-	return failed
 }
 
 func freePort(ctx context.Context) (string, error) {
@@ -175,9 +195,9 @@ func (c *ControlPlane) awaitReady(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("kube-apiserver is not ready after %s: %s", startTime, c.server.tail())
 		case <-c.server.ended:
-			return fmt.Errorf("kube-apiserver has ended: %s", c.server.tail())
+			return c.server.failure()
 		case <-c.etcd.ended:
-			return fmt.Errorf("etcd has ended: %s", c.etcd.tail())
+			return c.etcd.failure()
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -207,6 +227,8 @@ func (c *ControlPlane) Log() string { return c.server.tail() }
 
 // Close ends the programs and removes their data.
 func (c *ControlPlane) Close() error {
+	c.end(errClosed)
+
 	var errs []error
 
 	for _, s := range c.servers {
@@ -220,8 +242,9 @@ func (c *ControlPlane) Close() error {
 		}
 	}
 
-	if c.dir != "" {
-		errs = append(errs, os.RemoveAll(c.dir))
+	if c.folder != nil {
+		errs = append(errs, c.folder.remove())
+		c.folder = nil
 	}
 
 	return errors.Join(errs...)

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,7 +34,7 @@ import (
 // TestControlPlaneServesDefinitionsAccountsAndSubresources holds what every other test on it builds on: schemas are enforced, rights
 // too, and calls of the subresources reach their handler with the name of the caller.
 func TestControlPlaneServesDefinitionsAccountsAndSubresources(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 
 	begin := time.Now()
@@ -40,6 +43,9 @@ func TestControlPlaneServesDefinitionsAccountsAndSubresources(t *testing.T) {
 	require.NoError(t, err)
 
 	defer func() { require.NoError(t, plane.Close()) }()
+
+	ctx, done := plane.During(ctx)
+	defer done()
 
 	t.Log("ready after", time.Since(begin))
 
@@ -91,7 +97,7 @@ func TestControlPlaneServesDefinitionsAccountsAndSubresources(t *testing.T) {
 	template := map[string]any{"spec": map[string]any{"domain": map[string]any{"devices": map[string]any{}}}}
 
 	// The rights of a role that has just been bound are not at once everywhere.
-	require.Eventually(t, func() bool { return apierrors.IsInvalid(create(map[string]any{"runStrategy": "Always"})) }, 10*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return apierrors.IsInvalid(create(map[string]any{"runStrategy": "Always"})) }, time.Minute, 50*time.Millisecond)
 	require.True(t, apierrors.IsBadRequest(create(map[string]any{"runStrategy": "Always", "template": template, "no": "such field"})))
 
 	machine := schema.GroupResource{Group: "kubevirt.io", Resource: "virtualmachines"}
@@ -117,7 +123,7 @@ func TestControlPlaneServesDefinitionsAccountsAndSubresources(t *testing.T) {
 	require.EventuallyWithT(t, func(t *assert.CollectT) {
 		err := create(map[string]any{"runStrategy": "Sometimes", "template": template}, metav1.DryRunAll)
 		assert.ErrorContains(t, err, `admission webhook "validator.virtualmachine.kubevirt.io" denied the request: no such strategy`)
-	}, 10*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 
 	require.NoError(t, create(map[string]any{"runStrategy": "Always", "template": template}))
 
@@ -152,30 +158,89 @@ func TestControlPlaneServesDefinitionsAccountsAndSubresources(t *testing.T) {
 }
 
 func TestControlPlaneLeavesNothing(t *testing.T) {
-	before := left(t)
-
 	plane, err := controlplane.Start(t.Context())
 	require.NoError(t, err)
+
+	pids, dir := children(t)
+	require.Len(t, pids, 2, "etcd and kube-apiserver")
+	require.DirExists(t, dir)
+
+	during, done := plane.During(t.Context())
+	defer done()
+
 	require.NoError(t, plane.Close())
 	require.NoError(t, plane.Close(), "closing twice is closing")
 
-	require.Subset(t, before, left(t))
+	require.NoDirExists(t, dir)
+	require.ErrorContains(t, context.Cause(during), "closed")
+
+	pids, _ = children(t)
+	require.Empty(t, pids)
 }
 
-// left are the folders of control planes.
-func left(t *testing.T) (names []string) {
+// TestEndOfAProgramIsToldAtOnce kills a program, as the kernel does when there is no memory.
+func TestEndOfAProgramIsToldAtOnce(t *testing.T) {
+	for _, program := range []string{"etcd", "kube-apiserver"} {
+		t.Run(program, func(t *testing.T) {
+			plane, err := controlplane.Start(t.Context())
+			require.NoError(t, err)
+
+			defer func() { require.NoError(t, plane.Close()) }()
+
+			during, done := plane.During(t.Context())
+			defer done()
+
+			pids, dir := children(t)
+			require.NoError(t, syscall.Kill(pids[program], syscall.SIGKILL))
+
+			select {
+			case <-during.Done():
+			case <-time.After(time.Minute):
+				t.Fatal("nobody tells of it")
+			}
+
+			require.ErrorContains(t, context.Cause(during), program+" has ended: signal: killed: ")
+
+			require.NoError(t, plane.Close())
+			require.NoDirExists(t, dir)
+
+			pids, _ = children(t)
+			require.Empty(t, pids)
+		})
+	}
+}
+
+// children are the processes that this one has started, by name, and the folder that they work in. Those of a run beside it are another's.
+func children(t *testing.T) (pids map[string]int, dir string) {
 	t.Helper()
 
-	entries, err := os.ReadDir("/dev/shm")
+	entries, err := os.ReadDir("/proc")
 	require.NoError(t, err)
 
+	pids = map[string]int{}
+
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), "kube-") {
-			names = append(names, entry.Name())
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
 		}
+
+		// pid (name) state parent; it may have ended meanwhile.
+		stat, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "stat"))
+		if fields := strings.Fields(string(stat)); err != nil || fields[3] != strconv.Itoa(os.Getpid()) {
+			continue
+		}
+
+		program, err := os.Readlink(filepath.Join("/proc", entry.Name(), "exe"))
+		require.NoError(t, err)
+
+		pids[filepath.Base(program)] = pid
+
+		dir, err = os.Readlink(filepath.Join("/proc", entry.Name(), "cwd"))
+		require.NoError(t, err)
 	}
 
-	return names
+	return pids, dir
 }
 
 func TestControlPlaneWithoutProgramsSaysWhereToFindThem(t *testing.T) {

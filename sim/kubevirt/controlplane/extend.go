@@ -204,7 +204,7 @@ func (c *ControlPlane) await(ctx context.Context, resource schema.GroupVersionRe
 
 		select {
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), fmt.Errorf("%s %q does not become %s", resource.Resource, missing, condition))
+			return errors.Join(context.Cause(ctx), fmt.Errorf("%s %q does not become %s", resource.Resource, missing, condition))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -3,12 +3,10 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http/httptest"
 	"os"
@@ -43,6 +41,7 @@ import (
 	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
 	"github.com/omni-infra/omni-infra-providers/sim/factory"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/controlplane"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
 	"github.com/omni-infra/omni-infra-providers/sim/omni"
 	"github.com/omni-infra/omni-infra-providers/sim/talos"
@@ -61,7 +60,7 @@ const (
 	killsRemoving     = 2
 	killsPerRound     = killsMaking + killsSwitching + killsRemoving
 	killPatience      = 4 * time.Minute
-	killShutdownLimit = 15 * time.Second
+	killShutdownLimit = time.Minute
 )
 
 // killSites are the providers that are killed, at the same time: each has an id, a namespace and machines of its own.
@@ -115,8 +114,11 @@ func TestProviderKilledAtRandomMoments(t *testing.T) {
 				kubeconfig := filepath.Join(dir, "kubeconfig")
 				writeKubeconfig(t, kubeconfig, account)
 
+				during, done := cluster.During(t.Context())
+				defer done()
+
 				s := &killSite{
-					t: t, id: one.id, omni: o, dir: dir, secrets: []string{key, account.BearerToken, "jointoken="}, admin: admin, namespace: namespace,
+					t: t, during: during, id: one.id, omni: o, dir: dir, secrets: []string{key, account.BearerToken, "jointoken="}, admin: admin, namespace: namespace,
 					rng: rand.New(rand.NewPCG(*killSeed, uint64(i))), took: map[string]time.Duration{},
 					data: fmt.Sprintf("{cores: 1, memory: 2048, disk_size: 10%s}", one.data),
 					env:  []string{"OMNI_ENDPOINT=" + endpoint, "OMNI_SERVICE_ACCOUNT_KEY=" + key},
@@ -165,7 +167,9 @@ func writeKubeconfig(t *testing.T, path string, account *rest.Config) {
 
 // killSite is a provider that is killed again and again.
 type killSite struct {
-	t                  *testing.T
+	t *testing.T
+	// during ends with the test and with the cluster.
+	during             context.Context
 	id, dir, data      string
 	omni               *omni.Omni
 	admin              dynamic.Interface
@@ -183,13 +187,31 @@ type killSite struct {
 // killable is a run of the program.
 type killable struct {
 	cmd *exec.Cmd
-	// leads is closed when it says that it acts.
+	// leads is closed when it says that it acts, and done when it has ended.
 	leads chan struct{}
-	done  chan error
+	done  <-chan struct{}
 
 	mu  sync.Mutex
 	log bytes.Buffer
 }
+
+// Write takes what the program logs.
+func (p *killable) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	led := bytes.Contains(p.log.Bytes(), leadsText)
+	p.log.Write(text)
+
+	if !led && bytes.Contains(p.log.Bytes(), leadsText) {
+		close(p.leads)
+	}
+
+	return len(text), nil
+}
+
+// leadsText is in the line with which the program says that it acts.
+var leadsText = []byte("this process acts for the provider")
 
 func (s *killSite) start() {
 	s.t.Helper()
@@ -197,40 +219,29 @@ func (s *killSite) start() {
 	executable, err := os.Executable()
 	require.NoError(s.t, err)
 
-	p := &killable{cmd: exec.Command(executable, s.args...), leads: make(chan struct{}), done: make(chan error, 1)}
+	p := &killable{cmd: exec.Command(executable, s.args...), leads: make(chan struct{})}
 	p.cmd.Env = append([]string{asProgram + "=1", "HOME=" + s.dir}, s.env...)
+	p.cmd.Stderr = p
 
-	stderr, err := p.cmd.StderrPipe()
+	p.done, err = controlplane.StartProgram(p.cmd)
 	require.NoError(s.t, err)
-	require.NoError(s.t, p.cmd.Start())
-
-	go func() {
-		lines := bufio.NewReader(stderr)
-		leads := false
-
-		for {
-			line, err := lines.ReadString('\n')
-
-			p.mu.Lock()
-			p.log.WriteString(line)
-			p.mu.Unlock()
-
-			if !leads && strings.Contains(line, "this process acts for the provider") {
-				leads = true
-
-				close(p.leads)
-			}
-
-			if err != nil {
-				_, _ = io.Copy(io.Discard, stderr) // It has ended.
-				p.done <- p.cmd.Wait()
-
-				return
-			}
-		}
-	}()
 
 	s.process = p
+}
+
+// awaitLeads waits until the program says that it acts, which it must not end before.
+func (s *killSite) awaitLeads() {
+	s.t.Helper()
+
+	select {
+	case <-s.process.leads:
+	case <-s.process.done:
+		require.Fail(s.t, "the provider has ended", "%s\n%s", s.process.cmd.ProcessState, s.process.said())
+	case <-s.during.Done():
+		require.Fail(s.t, "the cluster has ended", "%v", context.Cause(s.during))
+	case <-time.After(killPatience):
+		require.Fail(s.t, "the provider does not act", s.process.said())
+	}
 }
 
 func (p *killable) said() string {
@@ -257,14 +268,15 @@ func (s *killSite) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
 
 	select {
-	case err := <-p.done:
+	case <-p.done:
 		// Before that it has nothing to leave in order.
 		if strings.Contains(p.said(), "provider is running") {
-			assert.NoError(s.t, err, "%s", p.said())
+			assert.True(s.t, p.cmd.ProcessState.Success(), "%s\n%s", p.cmd.ProcessState, p.said())
 			assert.Contains(s.t, p.said(), "provider has stopped")
 		}
 	case <-time.After(killShutdownLimit):
 		_ = p.cmd.Process.Kill()
+		<-p.done
 
 		assert.Fail(s.t, "the provider does not end", "%s after SIGTERM\n%s", time.Since(began), p.said())
 	}
@@ -278,7 +290,8 @@ func (s *killSite) kill() {
 	s.process = nil
 
 	require.NoError(s.t, p.cmd.Process.Kill())
-	require.Error(s.t, <-p.done)
+	<-p.done
+	require.False(s.t, p.cmd.ProcessState.Success())
 	s.requireDiscreet(p)
 }
 
@@ -301,20 +314,14 @@ func (s *killSite) disturb(part string, times int) {
 
 		// Most moments are after it has begun to act; before, it reads Omni.
 		if s.rng.IntN(10) > 0 {
-			select {
-			case <-s.process.leads:
-			case err := <-s.process.done:
-				require.Fail(s.t, "the provider has ended", "%v\n%s", err, s.process.said())
-			case <-time.After(killPatience):
-				require.Fail(s.t, "the provider does not act", s.process.said())
-			}
+			s.awaitLeads()
 		}
 
 		moment := time.Duration(s.rng.Int64N(int64(max(s.took[part], time.Second))))
 
 		select {
-		case err := <-s.process.done:
-			require.Fail(s.t, "the provider has ended", "%v\n%s", err, s.process.said())
+		case <-s.process.done:
+			require.Fail(s.t, "the provider has ended", "%s\n%s", s.process.cmd.ProcessState, s.process.said())
 		case <-time.After(moment):
 		}
 
@@ -358,7 +365,7 @@ func (s *killSite) round(n, times int) {
 	s.requireExactly(reqs, true, true)
 
 	// The power of a machine is looked after once it has joined.
-	s.await("joining", func(ctx context.Context) {
+	s.await(func(ctx context.Context) {
 		for _, req := range reqs {
 			awaitResource(ctx, s, infra.NewMachineStatus(req.Identity.UUID).Metadata(), func(status *infra.MachineStatus) bool {
 				return status.TypedSpec().Value.PowerState == specs.InfraMachineStatusSpec_POWER_STATE_ON
@@ -388,7 +395,7 @@ func (s *killSite) round(n, times int) {
 			md := infra.NewMachineRequest(req.RequestID).Metadata()
 
 			_, err := s.omni.State().WatchFor(ctx, md, state.WithFinalizerEmpty())
-			require.NoError(s.t, err, "%s\n%s", req.RequestID, s.process.said())
+			require.NoError(s.t, err, "%s: %v\n%s", req.RequestID, context.Cause(ctx), s.process.said())
 			require.NoError(s.t, s.omni.State().Destroy(ctx, md))
 		}
 	})
@@ -403,12 +410,12 @@ func (s *killSite) part(name string, times int, await func(context.Context)) {
 	s.disturb(name, times)
 
 	if s.took[name] == 0 {
-		<-s.process.leads
+		s.awaitLeads()
 
 		began = time.Now()
 	}
 
-	s.await(name, await)
+	s.await(await)
 
 	if s.took[name] == 0 {
 		s.took[name] = time.Since(began)
@@ -416,11 +423,26 @@ func (s *killSite) part(name string, times int, await func(context.Context)) {
 	}
 }
 
-func (s *killSite) await(_ string, f func(context.Context)) {
+// await gives f the time that anything may take; it ends with the provider and with the cluster, too.
+func (s *killSite) await(f func(context.Context)) {
 	s.t.Helper()
 
-	ctx, cancel := context.WithTimeout(s.t.Context(), killPatience)
+	ctx, cancel := context.WithTimeout(s.during, killPatience)
 	defer cancel()
+
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+
+	process, awaited := s.process, make(chan struct{})
+	defer close(awaited)
+
+	go func() {
+		select {
+		case <-process.done:
+			end(fmt.Errorf("the provider has ended: %s", process.cmd.ProcessState))
+		case <-awaited:
+		}
+	}()
 
 	f(ctx)
 }
@@ -441,7 +463,7 @@ func awaitResource[R resource.Resource](ctx context.Context, s *killSite, md res
 			s.t.Logf("%s: %s", status.Metadata().ID(), status.TypedSpec().Value)
 		}
 
-		require.NoError(s.t, err, "%s\n%s", md, s.process.said())
+		require.NoError(s.t, err, "%s: %v\n%s", md, context.Cause(ctx), s.process.said())
 	}
 }
 
@@ -549,7 +571,7 @@ func (s *killSite) requireInstances(want []string) {
 		}
 
 		assert.ElementsMatch(t, want, names)
-	}, 30*time.Second, 200*time.Millisecond)
+	}, killPatience, 200*time.Millisecond)
 }
 
 // requireMachine holds a machine to the UUID of its request, and all but Secrets to showing no token.

@@ -33,6 +33,9 @@ import (
 // startTime limits the start of all, on a machine that is busy.
 const startTime = 4 * time.Minute
 
+// rightsTime limits how long the rights of a new account take to be known.
+const rightsTime = 2 * time.Minute
+
 // Cluster is a running cluster. Its methods may be called from several goroutines.
 type Cluster struct {
 	*controlplane.ControlPlane
@@ -61,6 +64,9 @@ func Start(opts kubevirt.ControllerOptions) (_ *Cluster, err error) {
 			err = errors.Join(err, c.Close())
 		}
 	}()
+
+	ctx, done := plane.During(ctx)
+	defer done()
 
 	all, err := definitions.All()
 	if err != nil {
@@ -202,10 +208,13 @@ func awaitRights(ctx context.Context, account *rest.Config, namespace string) er
 		ResourceAttributes: &authorization.ResourceAttributes{Namespace: namespace, Verb: "list", Group: "kubevirt.io", Resource: "virtualmachines"},
 	}}
 
-	for range 500 {
+	ctx, cancel := context.WithTimeout(ctx, rightsTime)
+	defer cancel()
+
+	for {
 		answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, asked, metav1.CreateOptions{})
 		if err != nil {
-			return err
+			return fmt.Errorf("ask for rights: %w", err)
 		}
 
 		if answer.Status.Allowed {
@@ -214,10 +223,8 @@ func awaitRights(ctx context.Context, account *rest.Config, namespace string) er
 
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("the manifest gives the account %q no right to list machines in its namespace: %w", deploy.Account, context.Cause(ctx))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-
-	return fmt.Errorf("the manifest gives the account %q no right to list machines in its namespace", deploy.Account)
 }
