@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
@@ -319,11 +320,22 @@ func (r Report) warning() string {
 		case "VirtualMachine", "VirtualMachineInstance":
 			return o.Name == r.VM.Name
 		case "Pod":
-			return strings.HasPrefix(o.Name, podPrefix+r.VM.Name+"-")
+			return r.hasPod(o.UID)
 		default:
 			return false
 		}
 	})
+}
+
+// hasPod says whether a pod is the machine's. Its name says nothing: Kubernetes cuts long ones.
+func (r Report) hasPod(uid types.UID) bool {
+	if r.Instance == nil {
+		return false
+	}
+
+	_, ok := r.Instance.Status.ActivePods[uid]
+
+	return ok
 }
 
 // newest is the text of the newest warning of those that are about the right object.

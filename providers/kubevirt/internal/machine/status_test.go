@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
@@ -187,6 +188,18 @@ func vmi(of kubevirtv1.VirtualMachineInstanceConditionType, status corev1.Condit
 	}}
 }
 
+// launched is an instance with a pod.
+func launched(pod types.UID) *kubevirtv1.VirtualMachineInstance {
+	return &kubevirtv1.VirtualMachineInstance{Status: kubevirtv1.VirtualMachineInstanceStatus{ActivePods: map[types.UID]string{pod: ""}}}
+}
+
+func ofPod(uid types.UID, message string, at int) corev1.Event {
+	e := warning("Pod", "virt-launcher-m-"+string(uid), message, at)
+	e.InvolvedObject.UID = uid
+
+	return e
+}
+
 func TestAMachinesStateIsOneSentence(t *testing.T) {
 	const (
 		scheduled = kubevirtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled)
@@ -230,7 +243,7 @@ func TestAMachinesStateIsOneSentence(t *testing.T) {
 		{"no node fits", Report{VM: vm("ErrorUnschedulable", ""), Instance: vmi(scheduled, "False", "Unschedulable", nowhere)}, Status{Stuck, "virtual machine ns/m finds no node that fits: " + nowhere}},
 		{"unschedulable for no reason", Report{VM: vm("ErrorUnschedulable", "")}, Status{NoCapacity, "virtual machine ns/m waits for a node with room"}},
 		{"container image", Report{VM: vm("ErrImagePull", ""), Instance: vmi(synced, "False", "ErrImagePull", "rpc error: not found")}, Status{Stuck, "virtual machine ns/m waits for a container image that its node cannot fetch: rpc error: not found"}},
-		{"container image, later", Report{VM: vm("ImagePullBackOff", ""), Events: []corev1.Event{warning("Pod", "virt-launcher-m-abcde", "Failed to pull image", 1)}}, Status{Stuck, "virtual machine ns/m waits for a container image that its node cannot fetch: Failed to pull image"}},
+		{"container image, later", Report{VM: vm("ImagePullBackOff", ""), Instance: launched("p-1"), Events: []corev1.Event{ofPod("p-1", "Failed to pull image", 1)}}, Status{Stuck, "virtual machine ns/m waits for a container image that its node cannot fetch: Failed to pull image"}},
 		{"claim that is gone", Report{VM: vm("ErrorPvcNotFound", ""), Instance: vmi(synced, "False", "FailedPvcNotFound", "PVC ns/m-root does not exist")}, Status{Stuck, "virtual machine ns/m waits for a volume that is not there: PVC ns/m-root does not exist"}},
 		{"node away", Report{VM: vm("Unknown", "")}, Status{Stuck, "virtual machine ns/m is on a node that does not answer"}},
 		{"receiver", Report{VM: vm("WaitingForReceiver", "")}, Status{Working, "virtual machine ns/m waits to be moved to another cluster"}},
@@ -249,8 +262,8 @@ func TestAMachinesStateIsOneSentence(t *testing.T) {
 		{"starting, quota", Report{VM: vm("Starting", ""), Instance: vmi(synced, "False", "FailedCreate", quota)}, Status{NoCapacity, "virtual machine ns/m cannot start for lack of room: " + quota}},
 		{"starting, pod refused", Report{VM: vm("Starting", ""), Instance: vmi(synced, "False", "FailedCreate", "violates PodSecurity")}, Status{Stuck, "virtual machine ns/m cannot start: violates PodSecurity"}},
 		{"starting, no words", Report{VM: vm("Starting", ""), Instance: vmi(synced, "False", "", "")}, Status{Stuck, "virtual machine ns/m cannot start: Synchronized is false"}},
-		{"starting, warned of", Report{VM: vm("Starting", ""), Events: []corev1.Event{
-			warning("Pod", "virt-launcher-m-abcde", `MountVolume.SetUp failed: secret "m-user-data" not found`, 2), warning("Pod", "virt-launcher-m2-abcde", "of another", 3),
+		{"starting, warned of", Report{VM: vm("Starting", ""), Instance: launched("p-1"), Events: []corev1.Event{
+			ofPod("p-1", `MountVolume.SetUp failed: secret "m-user-data" not found`, 2), ofPod("p-2", "of another", 3),
 		}}, Status{Working, `virtual machine ns/m starts: the cluster warns of MountVolume.SetUp failed: secret "m-user-data" not found`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

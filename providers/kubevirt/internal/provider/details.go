@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/machine"
@@ -105,9 +106,27 @@ func (p *progresses) forget(ref driver.Ref) {
 	}
 }
 
-// detailsOf looks more closely at volumes that are waited for, and at objects of the given names, when that is due. What cannot be seen
-// is left out: it would only say more.
-func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, names []string, volumes ...*cdiv1.DataVolume) details {
+// subject is what events are about.
+type subject struct{ field, value string }
+
+func named(name string) subject { return subject{"involvedObject.name", name} }
+
+// subjectsOf are a machine and its pods, whose names are nowhere but in the pods.
+func subjectsOf(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) []subject {
+	about := []subject{named(vm.Name)}
+
+	if instance != nil {
+		for uid := range instance.Status.ActivePods {
+			about = append(about, subject{"involvedObject.uid", string(uid)})
+		}
+	}
+
+	return about
+}
+
+// detailsOf looks more closely at volumes that are waited for, and at what else events may be about, when that is due. What cannot be
+// seen is left out: it would only say more.
+func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, about []subject, volumes ...*cdiv1.DataVolume) details {
 	known, due := m.progress.due(w)
 	if !due {
 		return known
@@ -120,15 +139,15 @@ func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, name
 		if err == nil {
 			d.claims = append(d.claims, *claim)
 			// CDI fills another claim, which becomes this one at the end.
-			names = append(names, machine.PrimeOf(claim))
+			about = append(about, named(machine.PrimeOf(claim)))
 		}
 
-		names = append(names, v.Name)
+		about = append(about, named(v.Name))
 	}
 
-	for _, name := range names {
+	for _, s := range about {
 		events, err := m.cluster.Events().List(ctx, namespace, metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector("involvedObject.name", name).String(), Limit: mostEvents,
+			FieldSelector: fields.Set{s.field: s.value, "type": corev1.EventTypeWarning}.String(), Limit: mostEvents,
 		})
 		if err != nil {
 			continue
@@ -144,5 +163,5 @@ func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, name
 	return d
 }
 
-// mostEvents bounds what is read of the events of one object.
+// mostEvents bounds what is read of the warnings about one object.
 const mostEvents = 100

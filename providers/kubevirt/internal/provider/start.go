@@ -46,7 +46,7 @@ func (m *maker) start(ctx context.Context, _ driver.Task) error {
 		return err
 	}
 
-	d := m.detailsOf(ctx, vm.Namespace, waitFor{ref: m.req.Ref, what: "start"}, []string{vm.Name}, volumes...)
+	d := m.detailsOf(ctx, vm.Namespace, waitFor{ref: m.req.Ref, what: "start"}, subjectsOf(vm, instance), volumes...)
 	report := machine.Report{VM: vm, Instance: instance, Claims: d.claims, Events: d.events}
 
 	for _, v := range volumes {
