@@ -156,7 +156,47 @@ func TestAVolumeAtWorkStuckAndFailedAreToldApart(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			require.Equal(t, test.want, DescribeVolume(test.dv, test.claim, test.events))
+			require.Equal(t, test.want, DescribeVolume(test.dv, test.claim, test.events, time.Time{}))
+		})
+	}
+}
+
+func TestAVolumeWithoutProgressIsStuckWithSomethingToLookAt(t *testing.T) {
+	populated := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "u-1", Name: "vol", Annotations: map[string]string{annotationPopulator: "true"}}}
+	creating := condition(cdiv1.DataVolumeRunning, corev1.ConditionFalse, "ContainerCreating", "")
+
+	for _, test := range []struct {
+		name   string
+		dv     *cdiv1.DataVolume
+		claim  *corev1.PersistentVolumeClaim
+		events []corev1.Event
+		still  time.Duration
+		want   string
+	}{
+		{"import", progress(volume(cdiv1.ImportInProgress), "0.00%"), nil, nil, 15 * time.Minute, "volume ns/vol is being imported, 0.00%: no progress since SINCE; look at pod ns/importer-vol and its log"},
+		{"a populator's import", progress(volume(cdiv1.ImportInProgress), "7.00%"), populated, nil, time.Hour, "volume ns/vol is being imported, 7.00%: no progress since SINCE; look at pod ns/importer-prime-u-1 and its log"},
+		{"import that does not begin", volume(cdiv1.ImportScheduled, creating), nil, nil, 20 * time.Minute, "volume ns/vol is being imported: no progress since SINCE; look at pod ns/importer-vol and its log"},
+		{
+			"importer that is not made", volume(cdiv1.ImportScheduled, creating), nil, []corev1.Event{warning("Pod", "importer-vol", "MountVolume.SetUp failed", 1)}, 20 * time.Minute,
+			"volume ns/vol is being imported, with no progress since SINCE: MountVolume.SetUp failed",
+		},
+		{"storage that never comes", volume(cdiv1.Pending), nil, nil, 20 * time.Minute, "volume ns/vol waits for storage: no progress since SINCE; look at volume claim ns/vol, and at the provisioner of its storage class"},
+		{"the storage's own copy", volume(cdiv1.CSICloneInProgress), nil, nil, 61 * time.Minute, "volume ns/vol is being cloned: no progress since SINCE; look at volume claim ns/vol, and at the pods of CDI"},
+		{"import that nothing is told of, yet", progress(volume(cdiv1.ImportInProgress), "N/A"), nil, nil, 50 * time.Minute, ""},
+		{"the storage's own copy, yet", volume(cdiv1.CSICloneInProgress), nil, nil, 50 * time.Minute, ""},
+		{"import, yet", progress(volume(cdiv1.ImportInProgress), "0.00%"), nil, nil, 14 * time.Minute, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			since := time.Now().Add(-test.still)
+			got := DescribeVolume(test.dv, test.claim, test.events, since)
+
+			if test.want == "" {
+				require.Equal(t, Working, got.Condition, got.Text)
+
+				return
+			}
+
+			require.Equal(t, Status{Stuck, strings.Replace(test.want, "SINCE", since.UTC().Format(time.RFC3339), 1)}, got)
 		})
 	}
 }
