@@ -198,6 +198,23 @@ func (m *maker) imageReady(ctx context.Context, image machine.ImageVolume, o met
 		return nil
 	}
 
+	// No watch tells of snapshots, and the phases of a machine that starts are run each second.
+	made := reference{m.req.RequestID + " of " + string(o.GetUID()), snapshots, image.Namespace, image.Name()}
+	if m.looked.knows(made) {
+		return nil
+	}
+
+	if err := m.ensureSnapshot(ctx, image); err != nil {
+		return err
+	}
+
+	m.looked.note(made)
+
+	return nil
+}
+
+// ensureSnapshot has a snapshot of the image made.
+func (m *maker) ensureSnapshot(ctx context.Context, image machine.ImageVolume) error {
 	snapshot, err := m.cluster.Unstructured(ctx, snapshots, image.Namespace, image.Name())
 
 	switch {
