@@ -174,11 +174,19 @@ func (c *Controller) fails(key string) string {
 }
 
 func (c *Controller) slow(key string) bool {
+	return c.faulty(key, func(f *Fault) bool { return f.Slow })
+}
+
+func (c *Controller) absent(key string) bool {
+	return c.faulty(key, func(f *Fault) bool { return f.Absent })
+}
+
+func (c *Controller) faulty(key string, is func(*Fault) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	for _, f := range c.faults {
-		if f.Slow && strings.HasPrefix(key, f.Snapshot) {
+		if is(f) && strings.HasPrefix(key, f.Snapshot) {
 			return true
 		}
 	}

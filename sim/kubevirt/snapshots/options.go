@@ -23,4 +23,6 @@ type Fault struct {
 	Times int
 	// Slow keeps the driver from ever being done while the fault lasts.
 	Slow bool
+	// Absent is a cluster with the kinds of snapshots and no controller that looks after them.
+	Absent bool
 }

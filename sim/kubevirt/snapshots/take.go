@@ -49,7 +49,7 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	s := c.snapshots.Get(split(key))
 
 	switch {
-	case s == nil:
+	case s == nil, c.absent(key):
 		return nil
 	case s.DeletionTimestamp != nil:
 		return c.remove(ctx, s)

@@ -33,6 +33,7 @@ type Controller struct {
 
 	events    *kube.Recorder
 	handler   *kube.Recorder
+	kubelet   *kube.Recorder
 	machines  kube.Queue
 	instances kube.Queue
 	tasks     sync.WaitGroup
@@ -121,7 +122,11 @@ func (c *Controller) connect(mirrors *kube.Mirrors) (err error) {
 		return err
 	}
 
-	c.handler, err = kube.NewRecorder(mirrors.Client(), "virt-handler")
+	if c.handler, err = kube.NewRecorder(mirrors.Client(), "virt-handler"); err != nil {
+		return err
+	}
+
+	c.kubelet, err = kube.NewRecorder(mirrors.Client(), "kubelet")
 
 	return err
 }
@@ -200,6 +205,10 @@ func (c *Controller) fault(key string) Fault {
 
 		if f.Pull != "" {
 			all.Pull = f.Pull
+		}
+
+		if f.Kubelet != "" {
+			all.Kubelet = f.Kubelet
 		}
 
 		all.Crash = all.Crash || f.Crash

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	kubevirt "kubevirt.io/api/core/v1"
 	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
@@ -233,6 +234,7 @@ func (c *Controller) pend(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 	}
 
 	drop(vmi, kubevirt.VirtualMachineInstanceProvisioning)
+	vmi.Status.ActivePods = map[types.UID]string{launcher(vmi).UID: ""}
 	enter(vmi, kubevirt.Scheduling)
 
 	return nil

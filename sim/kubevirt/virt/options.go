@@ -50,6 +50,9 @@ type Fault struct {
 	Unschedulable string
 	// Pull is the message of an image that cannot be pulled.
 	Pull string
+	// Kubelet is what the kubelet warns of about the launcher's pod, which is not ready while it is not empty: one of FailedCreatePodSandBox,
+	// FailedMount or FailedAttachVolume, a colon, and the message.
+	Kubelet string
 	// Crash lets the guest die before it runs.
 	Crash bool
 	// IOError pauses the machine with an error of its disk.

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kubevirt "kubevirt.io/api/core/v1"
 
@@ -41,8 +42,13 @@ func (c *Controller) schedule(ctx context.Context, vmi *kubevirt.VirtualMachineI
 	case err != nil:
 		return err
 	case missing != "":
-		c.events.Event(ctx, vmi, kube.VirtualMachineInstances, corev1.EventTypeWarning, "FailedMount",
-			fmt.Sprintf("MountVolume.SetUp failed for volume %q : secret %q not found", seed.volume, missing))
+		c.warn(ctx, vmi, "FailedMount", fmt.Sprintf("MountVolume.SetUp failed for volume %q : secret %q not found", seed.volume, missing))
+
+		return nil
+	case fault.Kubelet != "":
+		reason, text, _ := strings.Cut(fault.Kubelet, ": ")
+		c.warn(ctx, vmi, reason, text)
+		c.instances.After(kube.Key(vmi), backOff)
 
 		return nil
 	}
@@ -60,10 +66,24 @@ func (c *Controller) schedule(ctx context.Context, vmi *kubevirt.VirtualMachineI
 	vmi.Labels[kubevirt.NodeNameLabel] = node
 	vmi.Status.NodeName = node
 	vmi.Status.QOSClass = new(corev1.PodQOSBurstable)
-	vmi.Status.ActivePods = map[types.UID]string{types.UID("pod-" + string(vmi.UID)): node}
+	vmi.Status.ActivePods = map[types.UID]string{launcher(vmi).UID: node}
 	enter(vmi, kubevirt.Scheduled)
 
 	return nil
+}
+
+// launcher is the pod that a machine runs in, as far as there is one. It is in no books: nobody but the kubelet acts on it.
+func launcher(vmi *kubevirt.VirtualMachineInstance) *metav1.ObjectMeta {
+	tail := string(vmi.UID)
+
+	return &metav1.ObjectMeta{
+		Namespace: vmi.Namespace, Name: "virt-launcher-" + vmi.Name + "-" + tail[max(0, len(tail)-5):], UID: types.UID("pod-" + tail),
+	}
+}
+
+// warn is what the kubelet says of a launcher that does not get ready.
+func (c *Controller) warn(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, reason, text string) {
+	c.kubelet.Event(ctx, launcher(vmi), kube.Pods, corev1.EventTypeWarning, reason, text)
 }
 
 // backOff is how long a pull that failed is shown as an error until it is shown as backing off.

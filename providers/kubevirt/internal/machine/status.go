@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
@@ -69,6 +70,8 @@ type Report struct {
 	Claims      []corev1.PersistentVolumeClaim
 	// Events are those of any of the above and of the machine's pod, in any order.
 	Events []corev1.Event
+	// Still is since when each volume, by its name, has made no progress.
+	Still map[string]time.Time
 }
 
 // maxDetail bounds what a sentence repeats of a cluster's own message, in characters.
@@ -242,7 +245,7 @@ func (r Report) worstVolume() (Status, bool) {
 	for i := range r.DataVolumes {
 		dv := &r.DataVolumes[i]
 
-		s := DescribeVolume(dv, r.claimOf(dv), r.Events)
+		s := DescribeVolume(dv, r.claimOf(dv), r.Events, r.Still[dv.Name])
 		if s.Condition != Ready && (!found || s.Condition > worst.Condition) {
 			worst, found = s, true
 		}
@@ -319,11 +322,22 @@ func (r Report) warning() string {
 		case "VirtualMachine", "VirtualMachineInstance":
 			return o.Name == r.VM.Name
 		case "Pod":
-			return strings.HasPrefix(o.Name, podPrefix+r.VM.Name+"-")
+			return r.hasPod(o.UID)
 		default:
 			return false
 		}
 	})
+}
+
+// hasPod says whether a pod is the machine's. Its name says nothing: Kubernetes cuts long ones.
+func (r Report) hasPod(uid types.UID) bool {
+	if r.Instance == nil {
+		return false
+	}
+
+	_, ok := r.Instance.Status.ActivePods[uid]
+
+	return ok
 }
 
 // newest is the text of the newest warning of those that are about the right object.
@@ -369,9 +383,10 @@ func lacksRoom(message string) bool {
 	return slices.ContainsFunc(roomWords, func(w string) bool { return strings.Contains(message, w) })
 }
 
-// DescribeVolume says how a DataVolume is, from its phase and conditions, its claim, and the events on both; claim may be nil.
-func DescribeVolume(dv *cdiv1.DataVolume, claim *corev1.PersistentVolumeClaim, events []corev1.Event) Status {
-	v := volumeReport{dv: dv, claim: claim, events: events}
+// DescribeVolume says how a DataVolume is, from its phase and conditions, its claim, the events on both, and since when it has made no
+// progress; claim may be nil, and still zero.
+func DescribeVolume(dv *cdiv1.DataVolume, claim *corev1.PersistentVolumeClaim, events []corev1.Event, still time.Time) Status {
+	v := volumeReport{dv: dv, claim: claim, events: events, still: still}
 
 	if !dv.DeletionTimestamp.IsZero() {
 		return v.say(Working, "is being deleted", "")
@@ -400,6 +415,7 @@ type volumeReport struct {
 	dv     *cdiv1.DataVolume
 	claim  *corev1.PersistentVolumeClaim
 	events []corev1.Event
+	still  time.Time
 }
 
 func (v volumeReport) say(c Condition, what, detail string) Status {
@@ -421,7 +437,7 @@ func (v volumeReport) waiting(what string) Status {
 	case why == "" && v.claim != nil && v.claim.Status.Phase == corev1.ClaimLost:
 		return v.say(Failed, "has lost its storage", "")
 	case why == "":
-		return v.say(Working, what, "")
+		return v.goesOn(what, fmt.Sprintf("volume claim %s/%s, and at the provisioner of its storage class", v.dv.Namespace, v.dv.Name))
 	case lacksRoom(why):
 		return v.say(NoCapacity, "gets no storage for lack of room", why)
 	default:
@@ -431,11 +447,11 @@ func (v volumeReport) waiting(what string) Status {
 
 // filling is a volume that is written to, or would be.
 func (v volumeReport) filling() Status {
-	verb := "is being filled"
+	verb, look := "is being filled", fmt.Sprintf("volume claim %s/%s, and at the pods of CDI", v.dv.Namespace, v.dv.Name)
 
 	switch v.dv.Status.Phase {
 	case cdiv1.ImportScheduled, cdiv1.ImportInProgress:
-		verb = "is being imported"
+		verb, look = "is being imported", fmt.Sprintf("pod %s/%s and its log", v.dv.Namespace, v.importer())
 	case cdiv1.CloneScheduled, cdiv1.CloneInProgress, cdiv1.SnapshotForSmartCloneInProgress, cdiv1.CloneFromSnapshotSourceInProgress,
 		cdiv1.SmartClonePVCInProgress, cdiv1.CSICloneInProgress, cdiv1.NamespaceTransferInProgress, cdiv1.PrepClaimInProgress, cdiv1.RebindInProgress:
 		verb = "is being cloned"
@@ -443,24 +459,68 @@ func (v volumeReport) filling() Status {
 		verb = "is being enlarged"
 	}
 
-	if p := string(v.dv.Status.Progress); p != "" && p != "N/A" {
-		verb += ", " + p
+	if v.tells() {
+		verb += ", " + string(v.dv.Status.Progress)
 	}
 
 	why, final := v.trouble()
 
 	switch {
 	case why == "":
-		return v.say(Working, verb, "")
+		return v.goesOn(verb, look)
 	case lacksRoom(why):
 		return v.say(NoCapacity, verb+", but there is no room", why)
 	case final:
 		return v.say(Stuck, "cannot be filled", why)
 	case v.dv.Status.RestartCount >= maxRestarts:
 		return v.say(Stuck, fmt.Sprintf("cannot be filled; CDI has tried %d times and goes on", v.dv.Status.RestartCount+1), why)
+	case v.overdue():
+		return v.say(Stuck, verb+", with no progress since "+v.still.UTC().Format(time.RFC3339), why)
 	default:
 		return v.say(Working, verb+"; CDI tries again", why)
 	}
+}
+
+// A volume that makes no progress for as long as this is stuck. CDI tells none of what the storage does by itself, which takes its time.
+const (
+	quietFor       = 15 * time.Minute
+	quietUntoldFor = time.Hour
+)
+
+func (v volumeReport) overdue() bool {
+	limit := quietFor
+
+	switch v.dv.Status.Phase {
+	case cdiv1.PhaseUnset, cdiv1.Pending, cdiv1.PVCBound, cdiv1.WaitForFirstConsumer, cdiv1.PendingPopulation, cdiv1.ImportScheduled, cdiv1.CloneScheduled:
+	default:
+		if !v.tells() {
+			limit = quietUntoldFor
+		}
+	}
+
+	return !v.still.IsZero() && time.Since(v.still) >= limit
+}
+
+// tells says whether CDI knows how far the volume is.
+func (v volumeReport) tells() bool {
+	return v.dv.Status.Progress != "" && v.dv.Status.Progress != "N/A"
+}
+
+// goesOn is a volume of which nothing is known that keeps it, with what to look at when it takes too long all the same.
+func (v volumeReport) goesOn(what, look string) Status {
+	if v.overdue() {
+		return v.say(Stuck, what, fmt.Sprintf("no progress since %s; look at %s", v.still.UTC().Format(time.RFC3339), look))
+	}
+
+	return v.say(Working, what, "")
+}
+
+func (v volumeReport) importer() string {
+	if v.claim == nil {
+		return importerStem + v.dv.Name
+	}
+
+	return ImporterOf(v.claim)
 }
 
 // trouble is what keeps the volume from being filled, and whether trying again is of no use.
@@ -484,7 +544,7 @@ func (v volumeReport) trouble() (why string, final bool) {
 	}
 
 	// A pod that runs, or ended for another reason, has outlived what the events warn of, unless its claim is still without storage.
-	if v.condition(cdiv1.DataVolumeRunning) == "" || v.claim != nil && v.claim.Status.Phase == corev1.ClaimPending {
+	if says := v.condition(cdiv1.DataVolumeRunning); says == "" || says == "ContainerCreating" || v.claim != nil && v.claim.Status.Phase == corev1.ClaimPending {
 		return v.warning(), false
 	}
 
@@ -506,7 +566,26 @@ func (v volumeReport) condition(of cdiv1.DataVolumeConditionType) string {
 // storage is told of that one.
 func PrimeOf(claim *corev1.PersistentVolumeClaim) string { return "prime-" + string(claim.UID) }
 
-// warning is the newest warning on the DataVolume, its claim, and the claim that CDI fills in its place.
+// CDI's notes on a claim that it fills: the pod that does it, and whether another claim is filled in its place.
+const (
+	annotationImporter  = "cdi.kubevirt.io/storage.import.importPodName"
+	annotationPopulator = "cdi.kubevirt.io/storage.usePopulator"
+	importerStem        = "importer-"
+)
+
+// ImporterOf is the name of the pod that fills a claim by an import.
+func ImporterOf(claim *corev1.PersistentVolumeClaim) string {
+	switch {
+	case claim.Annotations[annotationImporter] != "":
+		return claim.Annotations[annotationImporter]
+	case claim.Annotations[annotationPopulator] == "true":
+		return importerStem + PrimeOf(claim)
+	default:
+		return importerStem + claim.Name
+	}
+}
+
+// warning is the newest warning on the DataVolume, its claim, the claim that CDI fills in its place, and the pod that fills it.
 func (v volumeReport) warning() string {
 	prime := ""
 	if v.claim != nil && v.claim.UID != "" {
@@ -520,6 +599,6 @@ func (v volumeReport) warning() string {
 		}
 
 		return (o.Kind == "DataVolume" || o.Kind == "PersistentVolumeClaim") && o.Name == v.dv.Name ||
-			prime != "" && o.Kind == "PersistentVolumeClaim" && o.Name == prime
+			prime != "" && o.Kind == "PersistentVolumeClaim" && o.Name == prime || o.Kind == "Pod" && o.Name == v.importer()
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
@@ -155,7 +156,47 @@ func TestAVolumeAtWorkStuckAndFailedAreToldApart(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			require.Equal(t, test.want, DescribeVolume(test.dv, test.claim, test.events))
+			require.Equal(t, test.want, DescribeVolume(test.dv, test.claim, test.events, time.Time{}))
+		})
+	}
+}
+
+func TestAVolumeWithoutProgressIsStuckWithSomethingToLookAt(t *testing.T) {
+	populated := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "u-1", Name: "vol", Annotations: map[string]string{annotationPopulator: "true"}}}
+	creating := condition(cdiv1.DataVolumeRunning, corev1.ConditionFalse, "ContainerCreating", "")
+
+	for _, test := range []struct {
+		name   string
+		dv     *cdiv1.DataVolume
+		claim  *corev1.PersistentVolumeClaim
+		events []corev1.Event
+		still  time.Duration
+		want   string
+	}{
+		{"import", progress(volume(cdiv1.ImportInProgress), "0.00%"), nil, nil, 15 * time.Minute, "volume ns/vol is being imported, 0.00%: no progress since SINCE; look at pod ns/importer-vol and its log"},
+		{"a populator's import", progress(volume(cdiv1.ImportInProgress), "7.00%"), populated, nil, time.Hour, "volume ns/vol is being imported, 7.00%: no progress since SINCE; look at pod ns/importer-prime-u-1 and its log"},
+		{"import that does not begin", volume(cdiv1.ImportScheduled, creating), nil, nil, 20 * time.Minute, "volume ns/vol is being imported: no progress since SINCE; look at pod ns/importer-vol and its log"},
+		{
+			"importer that is not made", volume(cdiv1.ImportScheduled, creating), nil, []corev1.Event{warning("Pod", "importer-vol", "MountVolume.SetUp failed", 1)}, 20 * time.Minute,
+			"volume ns/vol is being imported, with no progress since SINCE: MountVolume.SetUp failed",
+		},
+		{"storage that never comes", volume(cdiv1.Pending), nil, nil, 20 * time.Minute, "volume ns/vol waits for storage: no progress since SINCE; look at volume claim ns/vol, and at the provisioner of its storage class"},
+		{"the storage's own copy", volume(cdiv1.CSICloneInProgress), nil, nil, 61 * time.Minute, "volume ns/vol is being cloned: no progress since SINCE; look at volume claim ns/vol, and at the pods of CDI"},
+		{"import that nothing is told of, yet", progress(volume(cdiv1.ImportInProgress), "N/A"), nil, nil, 50 * time.Minute, ""},
+		{"the storage's own copy, yet", volume(cdiv1.CSICloneInProgress), nil, nil, 50 * time.Minute, ""},
+		{"import, yet", progress(volume(cdiv1.ImportInProgress), "0.00%"), nil, nil, 14 * time.Minute, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			since := time.Now().Add(-test.still)
+			got := DescribeVolume(test.dv, test.claim, test.events, since)
+
+			if test.want == "" {
+				require.Equal(t, Working, got.Condition, got.Text)
+
+				return
+			}
+
+			require.Equal(t, Status{Stuck, strings.Replace(test.want, "SINCE", since.UTC().Format(time.RFC3339), 1)}, got)
 		})
 	}
 }
@@ -185,6 +226,18 @@ func vmi(of kubevirtv1.VirtualMachineInstanceConditionType, status corev1.Condit
 	return &kubevirtv1.VirtualMachineInstance{Status: kubevirtv1.VirtualMachineInstanceStatus{
 		Conditions: []kubevirtv1.VirtualMachineInstanceCondition{{Type: of, Status: status, Reason: reason, Message: message}},
 	}}
+}
+
+// launched is an instance with a pod.
+func launched(pod types.UID) *kubevirtv1.VirtualMachineInstance {
+	return &kubevirtv1.VirtualMachineInstance{Status: kubevirtv1.VirtualMachineInstanceStatus{ActivePods: map[types.UID]string{pod: ""}}}
+}
+
+func ofPod(uid types.UID, message string, at int) corev1.Event {
+	e := warning("Pod", "virt-launcher-m-"+string(uid), message, at)
+	e.InvolvedObject.UID = uid
+
+	return e
 }
 
 func TestAMachinesStateIsOneSentence(t *testing.T) {
@@ -230,7 +283,7 @@ func TestAMachinesStateIsOneSentence(t *testing.T) {
 		{"no node fits", Report{VM: vm("ErrorUnschedulable", ""), Instance: vmi(scheduled, "False", "Unschedulable", nowhere)}, Status{Stuck, "virtual machine ns/m finds no node that fits: " + nowhere}},
 		{"unschedulable for no reason", Report{VM: vm("ErrorUnschedulable", "")}, Status{NoCapacity, "virtual machine ns/m waits for a node with room"}},
 		{"container image", Report{VM: vm("ErrImagePull", ""), Instance: vmi(synced, "False", "ErrImagePull", "rpc error: not found")}, Status{Stuck, "virtual machine ns/m waits for a container image that its node cannot fetch: rpc error: not found"}},
-		{"container image, later", Report{VM: vm("ImagePullBackOff", ""), Events: []corev1.Event{warning("Pod", "virt-launcher-m-abcde", "Failed to pull image", 1)}}, Status{Stuck, "virtual machine ns/m waits for a container image that its node cannot fetch: Failed to pull image"}},
+		{"container image, later", Report{VM: vm("ImagePullBackOff", ""), Instance: launched("p-1"), Events: []corev1.Event{ofPod("p-1", "Failed to pull image", 1)}}, Status{Stuck, "virtual machine ns/m waits for a container image that its node cannot fetch: Failed to pull image"}},
 		{"claim that is gone", Report{VM: vm("ErrorPvcNotFound", ""), Instance: vmi(synced, "False", "FailedPvcNotFound", "PVC ns/m-root does not exist")}, Status{Stuck, "virtual machine ns/m waits for a volume that is not there: PVC ns/m-root does not exist"}},
 		{"node away", Report{VM: vm("Unknown", "")}, Status{Stuck, "virtual machine ns/m is on a node that does not answer"}},
 		{"receiver", Report{VM: vm("WaitingForReceiver", "")}, Status{Working, "virtual machine ns/m waits to be moved to another cluster"}},
@@ -249,8 +302,8 @@ func TestAMachinesStateIsOneSentence(t *testing.T) {
 		{"starting, quota", Report{VM: vm("Starting", ""), Instance: vmi(synced, "False", "FailedCreate", quota)}, Status{NoCapacity, "virtual machine ns/m cannot start for lack of room: " + quota}},
 		{"starting, pod refused", Report{VM: vm("Starting", ""), Instance: vmi(synced, "False", "FailedCreate", "violates PodSecurity")}, Status{Stuck, "virtual machine ns/m cannot start: violates PodSecurity"}},
 		{"starting, no words", Report{VM: vm("Starting", ""), Instance: vmi(synced, "False", "", "")}, Status{Stuck, "virtual machine ns/m cannot start: Synchronized is false"}},
-		{"starting, warned of", Report{VM: vm("Starting", ""), Events: []corev1.Event{
-			warning("Pod", "virt-launcher-m-abcde", `MountVolume.SetUp failed: secret "m-user-data" not found`, 2), warning("Pod", "virt-launcher-m2-abcde", "of another", 3),
+		{"starting, warned of", Report{VM: vm("Starting", ""), Instance: launched("p-1"), Events: []corev1.Event{
+			ofPod("p-1", `MountVolume.SetUp failed: secret "m-user-data" not found`, 2), ofPod("p-2", "of another", 3),
 		}}, Status{Working, `virtual machine ns/m starts: the cluster warns of MountVolume.SetUp failed: secret "m-user-data" not found`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

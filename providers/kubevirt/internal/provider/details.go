@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/machine"
@@ -30,10 +32,11 @@ type waitFor struct {
 // imageWait is the wait for an image, which is nobody's alone.
 func imageWait(image machine.ImageVolume) driver.Ref { return driver.Ref{ProviderID: image.ProviderID} }
 
-// details are the claims of what is waited for, and what is told of it in events.
+// details are the claims of what is waited for, what is told of it in events, and since when each volume is as it is.
 type details struct {
 	claims []corev1.PersistentVolumeClaim
 	events []corev1.Event
+	still  map[string]time.Time
 }
 
 func (d details) claim(name string) *corev1.PersistentVolumeClaim {
@@ -55,13 +58,38 @@ type progresses struct {
 type wait struct {
 	since, looked time.Time
 	details       details
+	// progress is how far each volume was when that was new.
+	progress map[string]progress
+}
+
+// progress is how far a volume is.
+type progress struct {
+	uid   types.UID
+	phase cdiv1.DataVolumePhase
+	told  cdiv1.DataVolumeProgress
+	since time.Time
+}
+
+// note notes how far the volumes are.
+func (w *wait) note(volumes []*cdiv1.DataVolume) {
+	before := w.progress
+	w.progress, w.details.still = make(map[string]progress, len(volumes)), make(map[string]time.Time, len(volumes))
+
+	for _, v := range volumes {
+		is := progress{uid: v.UID, phase: v.Status.Phase, told: v.Status.Progress, since: before[v.Name].since}
+		if is != before[v.Name] {
+			is.since = time.Now()
+		}
+
+		w.progress[v.Name], w.details.still[v.Name] = is, is.since
+	}
 }
 
 // mostWaits bounds the waits that are remembered; those of machines are forgotten when they run or go.
 const mostWaits = 4096
 
-// due returns what is known, and whether it is time to look more closely.
-func (p *progresses) due(w waitFor) (known details, due bool) {
+// due returns what is known of volumes that are waited for, and whether it is time to look more closely.
+func (p *progresses) due(w waitFor, volumes []*cdiv1.DataVolume) (known details, due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -74,6 +102,8 @@ func (p *progresses) due(w waitFor) (known details, due bool) {
 		one = &wait{since: time.Now()}
 		p.waits[w] = one
 	}
+
+	one.note(volumes)
 
 	if time.Since(one.since) < detailsAfter || time.Since(one.looked) < detailsEvery {
 		return one.details, false
@@ -89,6 +119,7 @@ func (p *progresses) set(w waitFor, d details) {
 	defer p.mu.Unlock()
 
 	if one, ok := p.waits[w]; ok {
+		d.still = one.details.still
 		one.details = d
 	}
 }
@@ -105,30 +136,48 @@ func (p *progresses) forget(ref driver.Ref) {
 	}
 }
 
-// detailsOf looks more closely at volumes that are waited for, and at objects of the given names, when that is due. What cannot be seen
-// is left out: it would only say more.
-func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, names []string, volumes ...*cdiv1.DataVolume) details {
-	known, due := m.progress.due(w)
+// subject is what events are about.
+type subject struct{ field, value string }
+
+func named(name string) subject { return subject{"involvedObject.name", name} }
+
+// subjectsOf are a machine and its pods, whose names are nowhere but in the pods.
+func subjectsOf(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) []subject {
+	about := []subject{named(vm.Name)}
+
+	if instance != nil {
+		for uid := range instance.Status.ActivePods {
+			about = append(about, subject{"involvedObject.uid", string(uid)})
+		}
+	}
+
+	return about
+}
+
+// detailsOf looks more closely at volumes that are waited for, and at what else events may be about, when that is due. What cannot be
+// seen is left out: it would only say more.
+func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, about []subject, volumes ...*cdiv1.DataVolume) details {
+	known, due := m.progress.due(w, volumes)
 	if !due {
 		return known
 	}
 
-	var d details
+	d := details{still: known.still}
 
 	for _, v := range volumes {
 		claim, err := now(ctx, m.mirrorsOf(m.req.ProviderID, namespace).claims, m.cluster.Claims(), namespace, v.Name)
 		if err == nil {
 			d.claims = append(d.claims, *claim)
 			// CDI fills another claim, which becomes this one at the end.
-			names = append(names, machine.PrimeOf(claim))
+			about = append(about, named(machine.PrimeOf(claim)), named(machine.ImporterOf(claim)))
 		}
 
-		names = append(names, v.Name)
+		about = append(about, named(v.Name))
 	}
 
-	for _, name := range names {
+	for _, s := range about {
 		events, err := m.cluster.Events().List(ctx, namespace, metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector("involvedObject.name", name).String(), Limit: mostEvents,
+			FieldSelector: fields.Set{s.field: s.value, "type": corev1.EventTypeWarning}.String(), Limit: mostEvents,
 		})
 		if err != nil {
 			continue
@@ -144,5 +193,5 @@ func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, name
 	return d
 }
 
-// mostEvents bounds what is read of the events of one object.
+// mostEvents bounds what is read of the warnings about one object.
 const mostEvents = 100

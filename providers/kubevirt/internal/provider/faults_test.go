@@ -63,6 +63,12 @@ func TestWhatKeepsAMachineWaitingIsSaidWithinAMinute(t *testing.T) {
 		{"a launcher that cannot be pulled", func(l *lab) func() {
 			return l.Virt.Inject(virt.Fault{Pull: `Back-off pulling image "registry/launcher"`})
 		}, "cannot fetch"},
+		{"a network that is not attached", func(l *lab) func() {
+			return l.Virt.Inject(virt.Fault{Kubelet: "FailedCreatePodSandBox: Failed to create pod sandbox: plugin type=\"multus\" failed (add)"})
+		}, `plugin type="multus" failed`},
+		{"a volume that another node holds", func(l *lab) func() {
+			return l.Virt.Inject(virt.Fault{Kubelet: "FailedAttachVolume: Multi-Attach error for volume \"pvc-1\""})
+		}, "Multi-Attach error"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -69,11 +69,11 @@ func (m *maker) imageOf(ctx context.Context, image machine.ImageVolume, volume *
 		return err
 	}
 
-	status := machine.DescribeVolume(volume, nil, nil)
+	status := machine.DescribeVolume(volume, nil, nil, time.Time{})
 
 	if status.Condition == machine.Working || status.Condition == machine.Stuck {
 		r := m.detailsOf(ctx, image.Namespace, waitFor{ref: imageWait(image), what: image.Name()}, nil, volume)
-		status = machine.DescribeVolume(volume, r.claim(image.Name()), r.events)
+		status = machine.DescribeVolume(volume, r.claim(image.Name()), r.events, r.still[image.Name()])
 	}
 
 	switch status.Condition {
@@ -198,6 +198,23 @@ func (m *maker) imageReady(ctx context.Context, image machine.ImageVolume, o met
 		return nil
 	}
 
+	// No watch tells of snapshots, and the phases of a machine that starts are run each second.
+	made := reference{m.req.RequestID + " of " + string(o.GetUID()), snapshots, image.Namespace, image.Name()}
+	if m.looked.knows(made) {
+		return nil
+	}
+
+	if err := m.ensureSnapshot(ctx, image); err != nil {
+		return err
+	}
+
+	m.looked.note(made)
+
+	return nil
+}
+
+// ensureSnapshot has a snapshot of the image made.
+func (m *maker) ensureSnapshot(ctx context.Context, image machine.ImageVolume) error {
 	snapshot, err := m.cluster.Unstructured(ctx, snapshots, image.Namespace, image.Name())
 
 	switch {
@@ -237,7 +254,29 @@ func (m *maker) imageReady(ctx context.Context, image machine.ImageVolume, o met
 		return fmt.Errorf("the snapshot of image %q is not made: %s", image.Name(), text)
 	}
 
-	return driver.Pending(pause, "a snapshot of image %q is being made", image.Name())
+	return snapshotGoesOn(image, snapshot)
+}
+
+// A snapshot that is not made within this time is stuck: a controller says at once that it has seen it, and a driver may copy all of it.
+const (
+	snapshotUnseen = 15 * time.Minute
+	snapshotSlow   = time.Hour
+)
+
+// snapshotGoesOn is a snapshot of which nothing is known that keeps it.
+func snapshotGoesOn(image machine.ImageVolume, snapshot *unstructured.Unstructured) error {
+	limit, look := snapshotSlow, "the driver of its snapshot class"
+	if _, seen := snapshot.Object["status"]; !seen {
+		limit, look = snapshotUnseen, "whether the cluster has a snapshot controller"
+	}
+
+	since := snapshot.GetCreationTimestamp().Time
+	if time.Since(since) < limit {
+		return driver.Pending(pause, "a snapshot of image %q is being made", image.Name())
+	}
+
+	return fmt.Errorf("a snapshot of image %q is being made: no progress since %s; look at volume snapshot %s/%s, and %s",
+		image.Name(), since.UTC().Format(time.RFC3339), image.Namespace, image.Name(), look)
 }
 
 func asUnstructured(v any) (*unstructured.Unstructured, error) {

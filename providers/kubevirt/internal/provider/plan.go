@@ -74,7 +74,7 @@ func (m *maker) machine(t driver.Task) machine.Machine {
 	return out
 }
 
-// reference is something that a class names and that has to be there.
+// reference is something that a class names and that has to be there, or the snapshot that a request needs of an image.
 type reference struct {
 	field                     string
 	resource, namespace, name string

@@ -282,3 +282,35 @@ func TestCrashAtAnyCallWithASnapshotLeavesOneMachineOrNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestSnapshotThatIsReadyIsNotAskedForAgainWithEachLookAtAMachineThatStarts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		opts := kubevirt.Options{Enter: keepImages}
+		opts.Virt.Times.Pull = 2 * time.Minute
+		l := newLab(t, opts)
+
+		require.NoError(t, l.provision(requestOf("r-1", snapshotClass), time.Hour).err)
+
+		before := l.Ledger().CallsOf("get volumesnapshots")
+		require.LessOrEqual(t, before, 4)
+
+		require.NoError(t, l.provision(requestOf("r-2", snapshotClass), time.Hour).err)
+		assert.LessOrEqual(t, l.Ledger().CallsOf("get volumesnapshots")-before, 1)
+	})
+}
+
+func TestSnapshotThatSomebodyDeletesIsMadeAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages})
+		require.NoError(t, l.provision(requestOf("r-1", snapshotClass), time.Hour).err)
+
+		client, err := dynamic.NewForConfig(l.Server().Admin())
+		require.NoError(t, err)
+
+		kind := client.Resource(schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"}).Namespace(namespace)
+		require.NoError(t, kind.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+
+		o := l.provision(requestOf("r-2", snapshotClass), time.Hour)
+		require.NoError(t, o.err, "%v", o.said)
+	})
+}

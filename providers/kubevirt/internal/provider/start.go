@@ -46,11 +46,11 @@ func (m *maker) start(ctx context.Context, _ driver.Task) error {
 		return err
 	}
 
-	d := m.detailsOf(ctx, vm.Namespace, waitFor{ref: m.req.Ref, what: "start"}, []string{vm.Name}, volumes...)
-	report := machine.Report{VM: vm, Instance: instance, Claims: d.claims, Events: d.events}
+	d := m.detailsOf(ctx, vm.Namespace, waitFor{ref: m.req.Ref, what: "start"}, subjectsOf(vm, instance), volumes...)
+	report := machine.Report{VM: vm, Instance: instance, Claims: d.claims, Events: d.events, Still: d.still}
 
 	for _, v := range volumes {
-		if status := machine.DescribeVolume(v, d.claim(v.Name), d.events); status.Condition == machine.Failed {
+		if status := machine.DescribeVolume(v, d.claim(v.Name), d.events, d.still[v.Name]); status.Condition == machine.Failed {
 			return m.fillAgain(ctx, v, status)
 		}
 

@@ -21,6 +21,7 @@ var (
 	StorageProfiles         = clusterKind("cdi.kubevirt.io", "v1beta1", "StorageProfile", "storageprofiles")
 	Claims                  = kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 	Secrets                 = kind("", "v1", "Secret", "secrets")
+	Pods                    = kind("", "v1", "Pod", "pods")
 	ConfigMaps              = kind("", "v1", "ConfigMap", "configmaps")
 	Events                  = kind("", "v1", "Event", "events")
 	Namespaces              = clusterKind("", "v1", "Namespace", "namespaces")
