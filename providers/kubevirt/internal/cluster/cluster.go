@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	clienttransport "k8s.io/client-go/transport"
 	"kubevirt.io/client-go/containerizeddataimporter"
 	"kubevirt.io/client-go/kubevirt"
 )
@@ -47,6 +48,12 @@ func New(c Config) (*Cluster, error) {
 
 		return k.transport
 	})
+
+	// client-go reads a token file again after a minute. This does at once when the token is refused.
+	if file := config.BearerTokenFile; file != "" {
+		config.BearerToken, config.BearerTokenFile = "", ""
+		config.Wrap(clienttransport.ResettableTokenSourceWrapTransport(clienttransport.NewCachedFileTokenSource(file)))
+	}
 
 	if k.http, err = rest.HTTPClientFor(config); err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes cluster: %w", err)

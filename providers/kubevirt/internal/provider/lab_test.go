@@ -44,12 +44,18 @@ type lab struct {
 	watch func()
 }
 
-// newLab makes a lab in the bubble of a test. tune changes how the driver works.
+// newLab makes a lab in the bubble of a test, in which the provider has the rights of its manifest in the lab's first namespace, unless
+// the options say otherwise. tune changes how the driver works.
 func newLab(t *testing.T, opts kubevirt.Options, tune ...func(*provider.Config)) *lab {
 	t.Helper()
 
 	if len(opts.Namespaces) == 0 {
 		opts.Namespaces = []string{namespace}
+	}
+
+	if opts.Rules == nil && opts.NamespaceRules == nil {
+		role, clusterRole := granted(t)
+		opts.Rules, opts.NamespaceRules = clusterRole, map[string][]rbacv1.PolicyRule{opts.Namespaces[0]: role}
 	}
 
 	c, err := kubevirt.New(opts)
