@@ -45,11 +45,7 @@ func (d *Driver) switchOn(ctx context.Context, vm *kubevirtv1.VirtualMachine, in
 
 		strategy = kubevirtv1.VirtualMachineRunStrategy(cmp.Or(vm.Annotations[machine.AnnotationRunStrategy], string(kubevirtv1.RunStrategyAlways)))
 
-		if _, err := d.cluster.VirtualMachines().Apply(ctx, vm, map[string]any{
-			"apiVersion": kubevirtv1.VirtualMachineGroupVersionKind.GroupVersion().String(),
-			"kind":       kubevirtv1.VirtualMachineGroupVersionKind.Kind,
-			"spec":       map[string]any{"runStrategy": string(strategy)},
-		}, machine.FieldManager); err != nil {
+		if err := d.setStrategy(ctx, vm, strategy); err != nil {
 			return err
 		}
 
@@ -64,6 +60,19 @@ func (d *Driver) switchOn(ctx context.Context, vm *kubevirtv1.VirtualMachine, in
 	}
 
 	return d.switchTo(ctx, vm, "start")
+}
+
+// setStrategy gives a virtual machine a run strategy. The same call notes that it was switched on, and does so each time, as what an apply
+// does not say any more is taken away.
+func (d *Driver) setStrategy(ctx context.Context, vm *kubevirtv1.VirtualMachine, strategy kubevirtv1.VirtualMachineRunStrategy) error {
+	_, err := d.cluster.VirtualMachines().Apply(ctx, vm, map[string]any{
+		"apiVersion": kubevirtv1.VirtualMachineGroupVersionKind.GroupVersion().String(),
+		"kind":       kubevirtv1.VirtualMachineGroupVersionKind.Kind,
+		"metadata":   map[string]any{"annotations": map[string]string{annotationStarted: "true"}},
+		"spec":       map[string]any{"runStrategy": string(strategy)},
+	}, machine.FieldManager)
+
+	return err
 }
 
 // Reboot restarts a machine that is on: it is shut down and started again, as a new instance.
