@@ -14,7 +14,8 @@ import (
 
 // Machines are switched through KubeVirt's subresources, which know what each run strategy makes of it: with Always a machine that is
 // stopped is Halted from then on, and with the others it is asked to stop or to start once, and keeps its strategy. One that is Halted
-// gets its class's strategy back, which the start subresource would not do.
+// gets its class's strategy back, which the start subresource would not do. One that crashes all the time, and has no instance that could be
+// stopped, is Halted too.
 
 // SetPower switches the machine.
 func (d *Driver) SetPower(ctx context.Context, ref driver.Ref, want driver.Power) error {
@@ -28,7 +29,7 @@ func (d *Driver) SetPower(ctx context.Context, ref driver.Ref, want driver.Power
 	case powerOf(vm, instance) == want:
 		return nil
 	case want == driver.PowerOff:
-		return d.switchTo(ctx, vm, "stop")
+		return d.switchOff(ctx, vm, instance)
 	default:
 		return d.switchOn(ctx, vm, instance)
 	}
@@ -55,11 +56,23 @@ func (d *Driver) switchOn(ctx context.Context, vm *kubevirtv1.VirtualMachine, in
 		}
 	}
 
-	if strategy == kubevirtv1.RunStrategyAlways {
+	if strategy == kubevirtv1.RunStrategyAlways || toStart(vm) {
 		return nil // KubeVirt is about to start it by itself.
 	}
 
 	return d.switchTo(ctx, vm, "start")
+}
+
+// switchOff stops a virtual machine, or keeps one from being started that has no instance: the stop subresource refuses that but for Always.
+//
+// KubeVirt may have noted to start it after a failure. It makes Always of Halted then, and forgets the note as soon as it has started it: the
+// machine is neither on nor off until that, and switched off once more.
+func (d *Driver) switchOff(ctx context.Context, vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) error {
+	if instance == nil || instance.IsFinal() {
+		return d.setStrategy(ctx, vm, kubevirtv1.RunStrategyHalted)
+	}
+
+	return d.switchTo(ctx, vm, "stop")
 }
 
 // setStrategy gives a virtual machine a run strategy. The same call notes that it was switched on, and does so each time, as what an apply
