@@ -30,6 +30,7 @@ func TestMachineIsOffWhenNothingIsToStartIt(t *testing.T) {
 	asked := func(vm *kubevirtv1.VirtualMachine) {
 		vm.Status.StateChangeRequests = []kubevirtv1.VirtualMachineStateChangeRequest{{Action: kubevirtv1.StopRequest}, {Action: kubevirtv1.StartRequest}}
 	}
+	filling := func(vm *kubevirtv1.VirtualMachine) { vm.Status.PrintableStatus = kubevirtv1.VirtualMachineStatusProvisioning }
 	unstartable := func(vm *kubevirtv1.VirtualMachine) { vm.Status.StartFailure = &kubevirtv1.VirtualMachineStartFailure{} }
 
 	const (
@@ -42,22 +43,26 @@ func TestMachineIsOffWhenNothingIsToStartIt(t *testing.T) {
 		vm       *kubevirtv1.VirtualMachine
 		instance *kubevirtv1.VirtualMachineInstance
 		want     driver.Power
+		// stays is whether nothing but a switch starts it.
+		stays bool
 	}{
-		{"running", machineWith(always), instance(kubevirtv1.Running), driver.PowerOn},
-		{"halted, on its way down", machineWith(halted), instance(kubevirtv1.Running), driver.PowerOn},
-		{"always, ended", machineWith(always), instance(kubevirtv1.Succeeded), driver.PowerUnknown},
-		{"always, without instance", machineWith(always), nil, driver.PowerUnknown},
-		{"halted", machineWith(halted), nil, driver.PowerOff},
-		{"halted, and asked to start, which KubeVirt makes always of", machineWith(halted, asked), nil, driver.PowerUnknown},
-		{"manual", machineWith(manual), nil, driver.PowerOff},
-		{"manual, failed", machineWith(manual), instance(kubevirtv1.Failed), driver.PowerOff},
-		{"manual, asked to start", machineWith(manual, asked), nil, driver.PowerUnknown},
-		{"rerun, shut down", machineWith(rerun), instance(kubevirtv1.Succeeded), driver.PowerOff},
-		{"rerun, failed", machineWith(rerun), instance(kubevirtv1.Failed), driver.PowerUnknown},
-		{"rerun, after a failure", machineWith(rerun, asked), nil, driver.PowerUnknown},
-		{"rerun, in a pause", machineWith(rerun, unstartable), nil, driver.PowerUnknown},
+		{"running", machineWith(always), instance(kubevirtv1.Running), driver.PowerOn, false},
+		{"halted, on its way down", machineWith(halted), instance(kubevirtv1.Running), driver.PowerOn, false},
+		{"always, ended", machineWith(always), instance(kubevirtv1.Succeeded), driver.PowerUnknown, false},
+		{"always, without instance", machineWith(always), nil, driver.PowerUnknown, false},
+		{"halted", machineWith(halted), nil, driver.PowerOff, true},
+		{"halted, and asked to start, which KubeVirt makes always of", machineWith(halted, asked), nil, driver.PowerUnknown, false},
+		{"manual", machineWith(manual), nil, driver.PowerOff, true},
+		{"manual, failed", machineWith(manual), instance(kubevirtv1.Failed), driver.PowerOff, true},
+		{"manual, asked to start", machineWith(manual, asked), nil, driver.PowerUnknown, false},
+		{"rerun, shut down", machineWith(rerun), instance(kubevirtv1.Succeeded), driver.PowerOff, true},
+		{"rerun, failed", machineWith(rerun), instance(kubevirtv1.Failed), driver.PowerUnknown, false},
+		{"rerun, after a failure", machineWith(rerun, asked), nil, driver.PowerUnknown, false},
+		{"rerun, in a pause", machineWith(rerun, unstartable), nil, driver.PowerUnknown, false},
+		{"rerun, with disks that are not ready", machineWith(rerun, filling), nil, driver.PowerOff, false},
 	} {
 		assert.Equal(t, test.want, powerOf(test.vm, test.instance), test.name)
+		assert.Equal(t, test.stays, staysOff(test.vm, test.instance), test.name)
 	}
 }
 
