@@ -30,7 +30,9 @@ func TestMachineIsOffWhenNothingIsToStartIt(t *testing.T) {
 	asked := func(vm *kubevirtv1.VirtualMachine) {
 		vm.Status.StateChangeRequests = []kubevirtv1.VirtualMachineStateChangeRequest{{Action: kubevirtv1.StopRequest}, {Action: kubevirtv1.StartRequest}}
 	}
-	filling := func(vm *kubevirtv1.VirtualMachine) { vm.Status.PrintableStatus = kubevirtv1.VirtualMachineStatusProvisioning }
+	filling := func(vm *kubevirtv1.VirtualMachine) {
+		vm.Status.PrintableStatus = kubevirtv1.VirtualMachineStatusProvisioning
+	}
 	unstartable := func(vm *kubevirtv1.VirtualMachine) { vm.Status.StartFailure = &kubevirtv1.VirtualMachineStartFailure{} }
 
 	const (
