@@ -93,7 +93,7 @@ func create[T metav1.Object](ctx context.Context, mirror *cluster.Mirror[T], kin
 	switch {
 	case err == nil:
 		return there, true, nil
-	case !cluster.Exists(err) && !(refused && unseen):
+	case !cluster.Exists(err) && (!refused || !unseen):
 		return there, false, err
 	}
 
