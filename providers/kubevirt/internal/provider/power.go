@@ -14,8 +14,7 @@ import (
 
 // Machines are switched through KubeVirt's subresources, which know what each run strategy makes of it: with Always a machine that is
 // stopped is Halted from then on, and with the others it is asked to stop or to start once, and keeps its strategy. One that is Halted
-// gets its class's strategy back, which the start subresource would not do. One that crashes all the time, and has no instance that could be
-// stopped, is Halted too.
+// gets its class's strategy back, which the start subresource would not do. One that is to be stopped and has no instance is Halted too.
 
 // SetPower switches the machine.
 func (d *Driver) SetPower(ctx context.Context, ref driver.Ref, want driver.Power) error {
@@ -65,14 +64,25 @@ func (d *Driver) switchOn(ctx context.Context, vm *kubevirtv1.VirtualMachine, in
 
 // switchOff stops a virtual machine, or keeps one from being started that has no instance: the stop subresource refuses that but for Always.
 //
-// KubeVirt may have noted to start it after a failure. It makes Always of Halted then, and forgets the note as soon as it has started it: the
-// machine is neither on nor off until that, and switched off once more.
+// What KubeVirt has noted to start it does start, whatever the strategy is by then, and forgets the note only with that. RerunOnFailure makes
+// such a note of each failure; Always makes none, so that a machine which fails all the time ends without one, and is Halted then. That takes
+// as long as KubeVirt's pause between two starts, five minutes at most.
 func (d *Driver) switchOff(ctx context.Context, vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) error {
-	if instance == nil || instance.IsFinal() {
+	if instance != nil && !instance.IsFinal() {
+		return d.switchTo(ctx, vm, "stop")
+	}
+
+	if !toStart(vm) {
 		return d.setStrategy(ctx, vm, kubevirtv1.RunStrategyHalted)
 	}
 
-	return d.switchTo(ctx, vm, "stop")
+	if strategyOf(vm) == kubevirtv1.RunStrategyRerunOnFailure {
+		if err := d.setStrategy(ctx, vm, kubevirtv1.RunStrategyAlways); err != nil {
+			return err
+		}
+	}
+
+	return driver.Pending(pause, "machine %q is switched off once KubeVirt has started it again, as it has noted to do", vm.Name)
 }
 
 // setStrategy gives a virtual machine a run strategy. The same call notes that it was switched on, and does so each time, as what an apply
