@@ -126,6 +126,9 @@ func broken(ctx context.Context, op Op, err error) (text, advice string) {
 // answered gives an answer of the API server its kind.
 func (e *callError) answered(s metav1.Status) error {
 	switch {
+	case denied(s.Message) && s.Code < http.StatusInternalServerError && e.op.Verb == "delete":
+		// It has to go whatever it is like; the rule may be there to protect it for a while only.
+		e.advice = "a rule of the cluster refuses the deletion; lift it, or delete it by hand"
 	case denied(s.Message) && s.Code < http.StatusInternalServerError:
 		e.advice = "a rule of the cluster refuses it; change the machine class, or the rule"
 

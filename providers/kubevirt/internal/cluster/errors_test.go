@@ -26,6 +26,7 @@ var (
 
 	getVM    = Op{Verb: "get", Resource: "virtualmachines.kubevirt.io", Namespace: "omni", Name: "vm"}
 	listVMs  = Op{Verb: "list", Resource: "virtualmachines.kubevirt.io", Namespace: "omni"}
+	deleteVM = Op{Verb: "delete", Resource: "virtualmachines.kubevirt.io", Namespace: "omni", Name: "vm"}
 	createVM = Op{Verb: "create", Resource: "virtualmachines.kubevirt.io", Namespace: "omni", Name: "vm"}
 )
 
@@ -67,6 +68,14 @@ func TestAnswersAreToldApart(t *testing.T) {
 		{"credentials", listVMs, apierrors.NewUnauthorized("Unauthorized"), driver.KindTransient, []string{"check the kubeconfig or the token"}},
 		{"webhook", createVM, status(422, metav1.StatusReasonInvalid, `admission webhook "virtualmachine-validator.kubevirt.io" denied the request: spec.x is bad`), driver.KindTerminal, []string{"spec.x is bad", "change the machine class"}},
 		{"webhook with another code", createVM, status(403, metav1.StatusReasonForbidden, `admission webhook "policy.example.org" denied the request: no bridge`), driver.KindTerminal, []string{"no bridge"}},
+		{
+			"webhook of a deletion", deleteVM, status(403, metav1.StatusReasonForbidden, `admission webhook "protect.example.org" denied the request: it is protected`), driver.KindTransient,
+			[]string{"it is protected", "refuses the deletion", "delete it by hand"},
+		},
+		{
+			"policy of a deletion", deleteVM, status(422, metav1.StatusReasonInvalid, `virtualmachines.kubevirt.io "vm" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no`),
+			driver.KindTransient, []string{"refuses the deletion"},
+		},
 		{"policy", createVM, status(422, metav1.StatusReasonInvalid, `virtualmachines.kubevirt.io "vm" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no`), driver.KindTerminal, nil},
 		{"webhook that does not answer", createVM, apierrors.NewInternalError(errors.New(`failed calling webhook "x": context deadline exceeded`)), driver.KindTransient, []string{"does not answer"}},
 		{

@@ -182,21 +182,27 @@ func (k Kind[T]) Apply(ctx context.Context, object metav1.Object, fields map[str
 
 // Delete deletes the object with that UID; another one of the same name is a conflict. An object that has gone is no error.
 func (k Kind[T]) Delete(ctx context.Context, object metav1.Object) error {
-	return k.remove(ctx, object, metav1.DeletePropagationBackground)
+	return k.remove(ctx, object, metav1.DeletePropagationBackground, metav1.Preconditions{})
 }
 
 // DeleteWhole is Delete for an object that stays until all that it owns has gone.
 func (k Kind[T]) DeleteWhole(ctx context.Context, object metav1.Object) error {
-	return k.remove(ctx, object, metav1.DeletePropagationForeground)
+	return k.remove(ctx, object, metav1.DeletePropagationForeground, metav1.Preconditions{})
 }
 
-func (k Kind[T]) remove(ctx context.Context, object metav1.Object, propagation metav1.DeletionPropagation) error {
+// DeleteUnchanged is DeleteWhole for an object as it was seen; one that was changed since is a conflict.
+func (k Kind[T]) DeleteUnchanged(ctx context.Context, object metav1.Object) error {
+	version := object.GetResourceVersion()
+
+	return k.remove(ctx, object, metav1.DeletePropagationForeground, metav1.Preconditions{ResourceVersion: &version})
+}
+
+func (k Kind[T]) remove(ctx context.Context, object metav1.Object, propagation metav1.DeletionPropagation, only metav1.Preconditions) error {
 	namespace, name, uid := object.GetNamespace(), object.GetName(), object.GetUID()
+	only.UID = &uid
 
 	err := Do(ctx, k.cluster, k.op("delete", namespace, name), func(ctx context.Context) error {
-		return k.delete(ctx, namespace, name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &propagation,
-		})
+		return k.delete(ctx, namespace, name, metav1.DeleteOptions{Preconditions: &only, PropagationPolicy: &propagation})
 	})
 	if driver.IsNotFound(err) {
 		return nil

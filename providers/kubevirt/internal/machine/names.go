@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
@@ -52,13 +54,24 @@ var diskTail = regexp.MustCompile(`^` + diskInfix + `[1-9][0-9]?$`)
 
 // has says whether an object of the machine can have that name: any of the above, and the machine's pod.
 func (n Names) has(name string) bool {
-	if name == n.VM || name == n.Root || name == n.Secret {
-		return true
-	}
+	return name == n.VM || name == n.Secret || n.HasDisk(name) || strings.HasPrefix(name, podPrefix+n.VM+"-")
+}
 
+// HasDisk says whether a DataVolume or claim of the machine can have that name.
+func (n Names) HasDisk(name string) bool {
 	rest, found := strings.CutPrefix(name, n.VM)
 
-	return found && diskTail.MatchString(rest) || strings.HasPrefix(name, podPrefix+n.VM+"-")
+	return name == n.Root || found && diskTail.MatchString(rest)
+}
+
+// stateStem is the key of a label that KubeVirt puts on a claim of its own, and what the claim's name begins with.
+const stateStem = "persistent-state-for"
+
+// HasState says whether a claim is the one in which KubeVirt keeps what a TPM or the firmware remembers, for the machine of that name.
+func (n Names) HasState(claim metav1.Object) bool {
+	whole := stateStem + "-" + n.VM
+
+	return claim.GetLabels()[stateStem] == n.VM && (claim.GetName() == whole || strings.HasPrefix(claim.GetName(), whole+"-"))
 }
 
 // All are the names by the part that they name, for a machine with that many additional disks.

@@ -250,11 +250,18 @@ func powerOf(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineI
 	switch {
 	case instance != nil && !instance.IsFinal():
 		return driver.PowerOn
-	case strategyOf(vm) == kubevirtv1.RunStrategyAlways, strategyOf(vm) == kubevirtv1.RunStrategyRerunOnFailure && failed(vm, instance):
+	case strategyOf(vm) == kubevirtv1.RunStrategyAlways, toStart(vm), strategyOf(vm) == kubevirtv1.RunStrategyRerunOnFailure && failed(vm, instance):
 		return driver.PowerUnknown
 	default:
 		return driver.PowerOff
 	}
+}
+
+// toStart reports whether KubeVirt has noted to start a machine: somebody has asked it to, or its guest has failed.
+func toStart(vm *kubevirtv1.VirtualMachine) bool {
+	return slices.ContainsFunc(vm.Status.StateChangeRequests, func(r kubevirtv1.VirtualMachineStateChangeRequest) bool {
+		return r.Action == kubevirtv1.StartRequest
+	})
 }
 
 // failed reports whether a guest has failed, or could not be started, and is about to be started again.

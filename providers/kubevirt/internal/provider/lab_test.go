@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -40,8 +42,10 @@ type lab struct {
 	t      *testing.T
 	driver *provider.Driver
 	image  *image
-	// watch ends the driver's watch, which the lab begins.
-	watch func()
+	// watch ends the driver's watch, which the lab begins, and the driver; unwatch its watch alone.
+	watch, unwatch func()
+	// blind is a kind of object that the driver's watches show nothing of from the next restart on.
+	blind string
 }
 
 // newLab makes a lab in the bubble of a test, in which the provider has the rights of its manifest in the lab's first namespace, unless
@@ -73,8 +77,13 @@ func (l *lab) restart(tune ...func(*provider.Config)) {
 	l.t.Helper()
 	l.watch()
 
+	connection := l.RESTConfig(l.Ledger().Session())
+	if l.blind != "" {
+		connection.Wrap(func(next http.RoundTripper) http.RoundTripper { return blindfold{l.blind, next} })
+	}
+
 	config := provider.Config{
-		Cluster:  cluster.Config{Rest: l.RESTConfig(l.Ledger().Session())},
+		Cluster:  cluster.Config{Rest: connection},
 		Operator: machine.Operator{Namespaces: []string{namespace}},
 		Version:  "v0.0.0",
 	}
@@ -101,9 +110,28 @@ func (l *lab) restart(tune ...func(*provider.Config)) {
 	})
 
 	l.driver = d
-	l.watch = sync.OnceFunc(func() { cancel(); wg.Wait(); d.Close() })
+	l.unwatch = func() { cancel(); wg.Wait() }
+	l.watch = sync.OnceFunc(func() { l.unwatch(); d.Close() })
 	l.t.Cleanup(l.watch)
 	synctest.Wait()
+}
+
+// blindfold lets watches, and the lists that they begin with, show nothing of a kind of object.
+type blindfold struct {
+	kind string
+	next http.RoundTripper
+}
+
+func (b blindfold) RoundTrip(req *http.Request) (*http.Response, error) {
+	q := req.URL.Query()
+
+	if strings.HasSuffix(req.URL.Path, "/"+b.kind) && q.Get("labelSelector") == machine.LabelProvider+"="+providerID {
+		req = req.Clone(req.Context())
+		q.Set("labelSelector", machine.LabelProvider+"=nobody")
+		req.URL.RawQuery = q.Encode()
+	}
+
+	return b.next.RoundTrip(req)
 }
 
 func ref(request string) driver.Ref { return driver.Ref{ProviderID: providerID, RequestID: request} }

@@ -21,8 +21,12 @@ import (
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 )
 
-// annotationSpec is on a virtual machine with a digest of what it was made as.
-const annotationSpec = "omni-infra.dev/spec"
+const (
+	// annotationSpec is on a virtual machine with a digest of what it was made as.
+	annotationSpec = "omni-infra.dev/spec"
+	// annotationStarted is on a virtual machine that was ever switched on. It comes with the run strategy and is never taken off.
+	annotationStarted = "omni-infra.dev/started"
+)
 
 // createMachine makes the virtual machine, switched off, before its Secret: it is what the request is claimed with, and the owner of
 // all else, so that whatever deletes it deletes all. KubeVirt begins with its disks meanwhile.
@@ -32,7 +36,7 @@ const annotationSpec = "omni-infra.dev/spec"
 func (m *maker) createMachine(ctx context.Context, t driver.Task) error {
 	want := m.machine(t).VirtualMachine()
 
-	digest, err := digestOf(want.Spec)
+	digest, err := m.digest(t)
 	if err != nil {
 		return err
 	}
@@ -45,10 +49,13 @@ func (m *maker) createMachine(ctx context.Context, t driver.Task) error {
 		return err
 	}
 
-	kind := m.cluster.VirtualMachines()
+	asWanted := func(vm *kubevirtv1.VirtualMachine) bool {
+		return vm.Annotations[annotationSpec] == digest || hasRun(vm)
+	}
+	mirror := m.mirrorsOf(m.req.ProviderID, want.Namespace).vms
 
-	if ms := m.seen.of(m.req.ProviderID, want.Namespace); ms != nil {
-		if vm, ok := ms.vms.Get(want.Name); ok && machine.Owns(m.req.Ref, vm) && vm.DeletionTimestamp == nil && vm.Annotations[annotationSpec] == digest {
+	if mirror != nil {
+		if vm, ok := mirror.Get(want.Name); ok && machine.Owns(m.req.Ref, vm) && vm.DeletionTimestamp == nil && asWanted(vm) {
 			return nil
 		}
 	}
@@ -57,26 +64,52 @@ func (m *maker) createMachine(ctx context.Context, t driver.Task) error {
 		return err
 	}
 
-	_, err = kind.Create(ctx, want, machine.FieldManager)
-	if !cluster.Exists(err) {
-		return err
-	}
-
-	vm, err := kind.Get(ctx, want.Namespace, want.Name)
+	vm, made, err := create(ctx, mirror, m.cluster.VirtualMachines(), want)
 
 	switch {
-	case driver.IsNotFound(err):
-		return driver.Pending(pause, "virtual machine %q has just gone", want.Name)
-	case err != nil:
+	case err != nil || made:
 		return err
 	case !machine.Owns(m.req.Ref, vm):
 		return foreign("virtual machine", vm)
 	case vm.DeletionTimestamp != nil:
 		return driver.Pending(pause, "an earlier virtual machine %q is being deleted", vm.Name)
-	case vm.Annotations[annotationSpec] != digest && neverRan(vm):
-		return m.makeAnew(ctx, vm, "its class has changed")
-	default:
+	case asWanted(vm):
 		return nil
+	default:
+		return m.makeAnew(ctx, vm, "its class has changed")
+	}
+}
+
+// create makes an object, or returns the one of that name. What the watch does not show is most likely not there: then it takes one call.
+// Else it is looked for first, as a quota or a rule of the cluster that refuses a new object must not hold up one that is there.
+func create[T metav1.Object](ctx context.Context, mirror *cluster.Mirror[T], kind cluster.Kind[T], want T) (there T, made bool, err error) {
+	unseen := absent(mirror, want.GetName())
+
+	if !unseen {
+		if there, err = kind.Get(ctx, want.GetNamespace(), want.GetName()); !driver.IsNotFound(err) {
+			return there, false, err
+		}
+	}
+
+	there, err = kind.Create(ctx, want, machine.FieldManager)
+	refused := driver.KindOf(err) == driver.KindCapacity || driver.KindOf(err) == driver.KindTerminal
+
+	switch {
+	case err == nil:
+		return there, true, nil
+	case !cluster.Exists(err) && (!refused || !unseen):
+		return there, false, err
+	}
+
+	there, getErr := kind.Get(ctx, want.GetNamespace(), want.GetName())
+
+	switch {
+	case driver.IsNotFound(getErr) && cluster.Exists(err):
+		return there, false, driver.Pending(pause, "%s %q has just gone", kind.Resource, want.GetName())
+	case driver.IsNotFound(getErr):
+		return there, false, err
+	default:
+		return there, false, getErr
 	}
 }
 
@@ -92,14 +125,21 @@ func (m *maker) notElsewhere(ctx context.Context) error {
 			return err
 		}
 
-		for _, vm := range owned(m.req.Ref, vms) {
+		for _, shown := range owned(m.req.Ref, vms) {
+			// The watch may not have told yet that it runs.
+			vm, err := m.cluster.VirtualMachines().Get(ctx, namespace, shown.Name)
+
 			switch {
+			case driver.IsNotFound(err) || err == nil && !machine.Owns(m.req.Ref, vm):
+				// It has just gone.
+			case err != nil:
+				return err
 			case vm.DeletionTimestamp != nil:
 				return driver.Pending(pause, "an earlier virtual machine %q in namespace %q is being deleted", vm.Name, namespace)
-			case neverRan(vm):
-				return m.makeAnew(ctx, vm, "its class names another namespace")
-			default:
+			case hasRun(vm):
 				return driver.Terminalf("namespace: the machine runs in namespace %q already, and cannot be moved to %q", namespace, m.data.Namespace)
+			default:
+				return m.makeAnew(ctx, vm, "its class names another namespace")
 			}
 		}
 	}
@@ -107,18 +147,52 @@ func (m *maker) notElsewhere(ctx context.Context) error {
 	return nil
 }
 
-// makeAnew deletes a virtual machine that has never run.
+// makeAnew deletes a virtual machine that has never run, as it was just seen: one that somebody has changed since is looked at again.
 func (m *maker) makeAnew(ctx context.Context, vm *kubevirtv1.VirtualMachine, why string) error {
-	if err := m.cluster.VirtualMachines().DeleteWhole(ctx, vm); err != nil && !cluster.Conflicts(err) {
+	_, err := m.cluster.Instances().Get(ctx, vm.Namespace, vm.Name)
+
+	switch {
+	case err == nil:
+		return driver.Pending(pause, "virtual machine %q is not made anew although %s: there is an instance of it", vm.Name, why)
+	case !driver.IsNotFound(err):
+		return err
+	}
+
+	if err := m.cluster.VirtualMachines().DeleteUnchanged(ctx, vm); err != nil && !cluster.Conflicts(err) {
 		return err
 	}
 
 	return driver.Pending(pause, "virtual machine %q is made anew, as %s", vm.Name, why)
 }
 
-// neverRan reports whether a virtual machine was never switched on.
-func neverRan(vm *kubevirtv1.VirtualMachine) bool {
-	return strategyOf(vm) == kubevirtv1.RunStrategyHalted && !vm.Status.Created
+// hasRun reports whether a virtual machine was ever switched on, or may have been: its disks are not to be lost then. Whoever switches it
+// on for this provider notes that. The rest is what KubeVirt shows of one that somebody else has switched on, or an earlier release: that
+// there is an instance is forgotten with it, but not its last run strategy and generation. What is true of a machine once stays true.
+func hasRun(vm *kubevirtv1.VirtualMachine) bool {
+	if vm.Annotations[annotationStarted] != "" || strategyOf(vm) != kubevirtv1.RunStrategyHalted {
+		return true
+	}
+
+	s := vm.Status
+	if s.Created || s.Ready || s.StartFailure != nil || s.RunStrategy != "" || s.ObservedGeneration != 0 || len(s.StateChangeRequests) > 0 {
+		return true
+	}
+
+	switch s.PrintableStatus {
+	case "", kubevirtv1.VirtualMachineStatusStopped, kubevirtv1.VirtualMachineStatusProvisioning,
+		kubevirtv1.VirtualMachineStatusWaitingForVolumeBinding, kubevirtv1.VirtualMachineStatusDataVolumeError:
+		return false
+	default:
+		return true
+	}
+}
+
+// digest tells apart what virtual machines are made as for a request and its class, whatever release of the provider makes them.
+func (m *maker) digest(t driver.Task) (string, error) {
+	of := m.machine(t)
+	of.Version = ""
+
+	return digestOf(of.VirtualMachine().Spec)
 }
 
 func digestOf(v any) (string, error) {
@@ -180,11 +254,9 @@ func (m *maker) createSecret(ctx context.Context, t driver.Task) error {
 		return nil
 	}
 
-	kind := m.cluster.Secrets()
-
-	_, err = kind.Create(ctx, want, machine.FieldManager)
-	if cluster.Exists(err) {
-		err = m.correctSecret(ctx, want)
+	secret, made, err := create(ctx, m.mirrorsOf(m.req.ProviderID, want.Namespace).secrets, m.cluster.Secrets(), want)
+	if err == nil && !made {
+		err = m.correctSecret(ctx, secret, want)
 	}
 
 	if err == nil {
@@ -196,31 +268,12 @@ func (m *maker) createSecret(ctx context.Context, t driver.Task) error {
 
 // hasSecret reports whether a Secret that was made is still there, as far as the watches show.
 func (m *maker) hasSecret(want *corev1.Secret) bool {
-	mirror := m.mirrorsOf(m.req.ProviderID, want.Namespace).secrets
-	if mirror == nil {
-		return true
-	}
-
-	if _, live := mirror.All(); !live {
-		return true
-	}
-
-	_, ok := mirror.Get(want.Name)
-
-	return ok
+	return !absent(m.mirrorsOf(m.req.ProviderID, want.Namespace).secrets, want.Name)
 }
 
 // correctSecret makes a Secret that is there what it should be.
-func (m *maker) correctSecret(ctx context.Context, want *corev1.Secret) error {
-	kind := m.cluster.Secrets()
-
-	secret, err := kind.Get(ctx, want.Namespace, want.Name)
-
+func (m *maker) correctSecret(ctx context.Context, secret, want *corev1.Secret) error {
 	switch {
-	case driver.IsNotFound(err):
-		return driver.Pending(pause, "secret %q has just gone", want.Name)
-	case err != nil:
-		return err
 	case !machine.Owns(m.req.Ref, secret):
 		return foreign("secret", secret)
 	case secret.DeletionTimestamp != nil:
@@ -229,7 +282,7 @@ func (m *maker) correctSecret(ctx context.Context, want *corev1.Secret) error {
 		return nil
 	}
 
-	_, err = kind.Apply(ctx, secret, map[string]any{
+	_, err := m.cluster.Secrets().Apply(ctx, secret, map[string]any{
 		"apiVersion": "v1", "kind": "Secret", "data": want.Data,
 		"metadata": map[string]any{"ownerReferences": want.OwnerReferences},
 	}, machine.FieldManager)

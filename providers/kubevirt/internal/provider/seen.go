@@ -157,6 +157,21 @@ func now[T metav1.Object](ctx context.Context, m *cluster.Mirror[T], kind cluste
 	return kind.Get(ctx, namespace, name)
 }
 
+// absent reports whether a watch that is open shows no object of that name. One that was just made may be missing.
+func absent[T metav1.Object](m *cluster.Mirror[T], name string) bool {
+	if m == nil {
+		return false
+	}
+
+	if _, live := m.All(); !live {
+		return false
+	}
+
+	_, ok := m.Get(name)
+
+	return !ok
+}
+
 // mirrorsOf is of with mirrors that are nil when nothing watches.
 func (d *Driver) mirrorsOf(providerID, namespace string) mirrors {
 	if m := d.seen.of(providerID, namespace); m != nil {

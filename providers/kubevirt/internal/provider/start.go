@@ -26,7 +26,7 @@ func (m *maker) start(ctx context.Context, _ driver.Task) error {
 		return err
 	}
 
-	if instance == nil && strategyOf(vm) == kubevirtv1.RunStrategyHalted || machineStopped(vm, instance) {
+	if staysOff(vm, instance) {
 		if err := m.switchOn(ctx, vm, instance); err != nil {
 			return err
 		}
@@ -77,14 +77,15 @@ const look = time.Second
 // to be known as made before it joins.
 const young = 30 * time.Second
 
-// machineStopped reports whether the guest switched itself off and KubeVirt leaves it so.
-func machineStopped(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) bool {
-	switch strategyOf(vm) {
-	case kubevirtv1.RunStrategyManual, kubevirtv1.RunStrategyRerunOnFailure:
-		return vm.Status.PrintableStatus == kubevirtv1.VirtualMachineStatusStopped && (instance == nil || instance.IsFinal())
-	default:
+// staysOff reports whether nothing but a switch starts the machine: it has not been switched on yet, somebody has switched it off, or the
+// guest has switched itself off and KubeVirt leaves it so. It is for a request whose machine is still being made: nobody asks afterwards.
+func staysOff(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) bool {
+	if powerOf(vm, instance) != driver.PowerOff {
 		return false
 	}
+
+	// With the others, one whose disks are not ready yet is about to be started.
+	return strategyOf(vm) == kubevirtv1.RunStrategyHalted || vm.Status.PrintableStatus == kubevirtv1.VirtualMachineStatusStopped
 }
 
 // instanceOf returns the virtual machine's instance, nil when it has none.

@@ -27,7 +27,7 @@ func (m *maker) noStrangersDisks(ctx context.Context, vm *kubevirtv1.VirtualMach
 	return nil
 }
 
-// notForeign returns nil when there is no such object, or it carries the request's mark.
+// notForeign returns nil when there is no such object, or it is the request's.
 func notForeign[T metav1.Object](ctx context.Context, m *maker, namespace, what string, kind cluster.Kind[T], name string) error {
 	o, err := kind.Get(ctx, namespace, name)
 
@@ -42,14 +42,11 @@ func notForeign[T metav1.Object](ctx context.Context, m *maker, namespace, what 
 		return driver.Pending(pause, "%s", going(what, o))
 	}
 
+	// Older importers do not put a DataVolume's labels on its claim.
 	ours, err := m.ownedByOurs(ctx, m.req.Ref, namespace, o)
-
-	switch {
-	case err != nil:
+	if err != nil || ours {
 		return err
-	case ours:
-		return driver.Pending(pause, "%s %q of an earlier machine is still there", what, name)
-	default:
-		return foreign(what, o)
 	}
+
+	return foreign(what, o)
 }
