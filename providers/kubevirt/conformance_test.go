@@ -64,17 +64,23 @@ type site struct {
 	*sim.Cluster
 }
 
+// newSite makes a cluster whose machines live in the world; nil is one without machines that boot.
 func newSite(t *testing.T, w *conformance.World) *site {
 	t.Helper()
+
+	boot := func(ctx context.Context, g virt.Guest) {
+		w.Boot(ctx, conformance.Guest{UUID: g.UUID, UserData: string(g.UserData)})
+	}
+	if w == nil {
+		boot = nil
+	}
 
 	c, err := sim.New(sim.Options{
 		ControllerOptions: sim.ControllerOptions{
 			Namespaces: []string{deploy.Namespace},
 			Virt: virt.Options{
 				Times: virt.Times{Pull: time.Second, Start: 2 * time.Second, Shutdown: 2 * time.Second},
-				Boot: func(ctx context.Context, g virt.Guest) {
-					w.Boot(ctx, conformance.Guest{UUID: g.UUID, UserData: string(g.UserData)})
-				},
+				Boot:  boot,
 			},
 			CDI: cdi.Options{Times: cdi.Times{Import: 20 * time.Second, Clone: 3 * time.Second}},
 		},
