@@ -89,7 +89,7 @@ func (c *cloud) run(version string) func(context.Context, conformance.Process) e
 		})
 
 		d, err := provider.New(provider.Config{
-			Cluster:  cluster.Config{Rest: &account, CallTimeout: callTimeout, Logger: p.Logger},
+			Cluster:  cluster.Config{Rest: &account, CallTimeout: callTimeout},
 			Operator: machine.Operator{Namespaces: []string{c.namespace}}, Version: version, Logger: p.Logger,
 		})
 		if err != nil {

@@ -176,7 +176,7 @@ func (s *site) run(version string) func(context.Context, conformance.Process) er
 		}
 
 		d, err := provider.New(provider.Config{
-			Cluster:  cluster.Config{Rest: s.RESTConfig(s.Ledger().Session()), Logger: p.Logger},
+			Cluster:  cluster.Config{Rest: s.RESTConfig(s.Ledger().Session())},
 			Operator: machine.Operator{Namespaces: []string{deploy.Namespace}}, Version: version, Logger: p.Logger,
 		})
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 )
 
 func TestMachineIsMadeFoundListedAndRemoved(t *testing.T) {
@@ -386,5 +387,22 @@ func TestMachineThatFailsAndIsToRunAgainIsNeitherOnNorOff(t *testing.T) {
 		m, err := l.driver.Find(t.Context(), ref("r-1"))
 		require.NoError(t, err)
 		assert.Equal(t, driver.PowerUnknown, m.Power, m.State)
+	})
+}
+
+func TestConnectionThatDiesInSilenceIsNoticedWithinAMinuteForAllWatches(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages})
+		l.mustProvision("r-1")
+
+		// Whoever opens a watch is not answered. Those that are open say nothing, as nothing happens.
+		defer l.Ledger().Inject(ledger.Fault{Kind: ledger.Hang, Op: "watch ", Times: -1, For: time.Hour})()
+
+		time.Sleep(time.Minute)
+
+		before := l.Ledger().CallsOf("list secrets")
+		_, err := l.driver.List(t.Context(), providerID)
+		require.NoError(t, err)
+		assert.Equal(t, before+1, l.Ledger().CallsOf("list secrets"), "they are asked for")
 	})
 }
