@@ -406,3 +406,28 @@ func TestConnectionThatDiesInSilenceIsNoticedWithinAMinuteForAllWatches(t *testi
 		assert.Equal(t, before+1, l.Ledger().CallsOf("list secrets"), "they are asked for")
 	})
 }
+
+func TestSweepLooksAtTheNamespaceOnceHoweverManyImagesAreDue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages})
+
+		for i := range 4 {
+			l.image.key = fmt.Sprintf("talos-v1.11.%d-nocloud-amd64-abc.qcow2", i)
+			l.mustProvision(fmt.Sprintf("r-%d", i))
+		}
+
+		time.Sleep(25 * time.Hour)
+
+		volumes, vms := l.Ledger().CallsOf("list datavolumes"), l.Ledger().CallsOf("list virtualmachines")
+		_, err := l.driver.List(t.Context(), providerID)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+
+		assert.Equal(t, 1, l.Ledger().CallsOf("list datavolumes")-volumes)
+		assert.Equal(t, 1, l.Ledger().CallsOf("list virtualmachines")-vms)
+
+		left, err := l.admin().DataVolumes().List(t.Context(), namespace, metav1.ListOptions{LabelSelector: machine.LabelImage})
+		require.NoError(t, err)
+		assert.Empty(t, left)
+	})
+}
