@@ -218,6 +218,8 @@ type Operator struct {
 	VolumeMode string
 	// StorageClassName is that of classes which name none; empty for the cluster's default.
 	StorageClassName string
+	// ImageCertConfigMap is the ConfigMap, in each namespace, with the certificates of the image factory; empty for none.
+	ImageCertConfigMap string
 }
 
 // Decode reads class data, checks it as far as that can be done without a cluster, and fills in what it leaves to the operator.

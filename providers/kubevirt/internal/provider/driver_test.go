@@ -431,3 +431,15 @@ func TestSweepLooksAtTheNamespaceOnceHoweverManyImagesAreDue(t *testing.T) {
 		assert.Empty(t, left)
 	})
 }
+
+func TestImporterTrustsTheOperatorsAuthority(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages}, func(c *provider.Config) { c.Operator.ImageCertConfigMap = "factory-ca" })
+		l.mustProvision("r-1")
+
+		volumes, err := l.admin().DataVolumes().List(t.Context(), namespace, metav1.ListOptions{LabelSelector: machine.LabelImage})
+		require.NoError(t, err)
+		require.Len(t, volumes, 1)
+		assert.Equal(t, "factory-ca", volumes[0].Spec.Source.HTTP.CertConfigMap)
+	})
+}
