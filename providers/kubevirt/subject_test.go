@@ -44,9 +44,13 @@ func imageOf(t *testing.T) string {
 }
 
 // booter puts a simulated Talos into machines, with all of the seed that KubeVirt hands over. A machine with any other image than that of
-// its class fails the test.
+// its class fails the test. Without a world machines run and are no Talos.
 func booter(t *testing.T, w *conformance.World) func(context.Context, virt.Guest) {
 	t.Helper()
+
+	if w == nil {
+		return nil
+	}
 
 	want := imageOf(t)
 
@@ -84,8 +88,6 @@ func runProvider(ctx context.Context, p conformance.Process, version, namespace 
 	if err != nil {
 		return err
 	}
-
-	to.Logger = p.Logger
 
 	d, err := provider.New(provider.Config{
 		Cluster: to, Operator: machine.Operator{Namespaces: []string{namespace}}, Version: version, Logger: p.Logger,

@@ -11,6 +11,7 @@
 //	min, max  the bounds of a number, of a string's length in characters, or of a list's length; both inclusive
 //	enum      the values it may take, separated by commas; of a list, its items' values
 //	pattern   a regular expression that a string has to match; of a list, that its items have to match
+//	scalars   "true" for a map whose values may be numbers and truth values too, which are text as they are written
 //	secret    "true" when no error may quote the value; see CheckPart
 //	local     "true" when the value makes sense on the provider's own host alone; see CheckPart
 //

@@ -157,7 +157,7 @@ func (d *decoder) scalar(path string, node *yaml.Node, s *shape, into reflect.Va
 	tag := node.ShortTag()
 
 	switch {
-	case s.kind == text && tag == stringTag:
+	case s.kind == text && (tag == stringTag || s.scalars && (tag == intTag || tag == floatTag || tag == boolTag)):
 		d.text(path, node, s, into)
 	case s.kind == boolean && tag == boolTag:
 		var b bool

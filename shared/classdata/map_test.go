@@ -2,6 +2,7 @@ package classdata_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -64,4 +65,27 @@ func TestTheSchemaOfAMapTakesWhatDecodeTakes(t *testing.T) {
 		_, err := classdata.Decode[labelled](data)
 		require.Equal(t, good, err == nil, data)
 	}
+}
+
+func TestAMapOfScalarsTakesThemAsTheTextThatTheyAreWrittenAs(t *testing.T) {
+	type scalars struct {
+		Labels map[string]string `json:"labels" doc:"x" scalars:"true"`
+	}
+
+	got, err := classdata.Decode[scalars]("labels: {a: 1, b: 1.50, c: yes, d: true, e: '2', f: 0x1F}")
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"a": "1", "b": "1.50", "c": "yes", "d": "true", "e": "2", "f": "0x1F"}, got.Labels)
+
+	for _, data := range []string{"labels: {a: }", "labels: {a: [b]}", "labels: {a: {b: c}}"} {
+		_, err := classdata.Decode[scalars](data)
+		require.ErrorContains(t, err, "labels.a: got ", data)
+	}
+
+	require.Contains(t, strings.Join(strings.Fields(classdata.Schema[scalars]("")), ""), `"additionalProperties":{"type":["string","number","boolean"]}`)
+
+	type wrong struct {
+		Label string `json:"label" doc:"x" scalars:"true"`
+	}
+
+	require.PanicsWithValue(t, `classdata: classdata_test.wrong.Label: the scalars tag is "true", want "true", of a map`, func() { classdata.Schema[wrong]("") })
 }

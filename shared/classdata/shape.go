@@ -29,8 +29,10 @@ const (
 // shape is what one value has to look like. It is all that decoding and the schema know about a Go type. A section with an item has
 // any keys, and values of that shape.
 type shape struct {
-	kind     kind
-	secret   bool
+	kind   kind
+	secret bool
+	// scalars takes numbers and truth values as the text that they are written as.
+	scalars  bool
 	min, max *float64
 	enum     []string
 	pattern  *regexp.Regexp
@@ -226,6 +228,14 @@ func (f *field) protect(tag reflect.StructTag) error {
 
 // constrain reads the tags that narrow down a value.
 func (s *shape) constrain(tag reflect.StructTag) error {
+	switch given := tag.Get("scalars"); {
+	case given == "":
+	case given != "true" || s.kind != section || s.item == nil:
+		return fmt.Errorf(`the scalars tag is %q, want "true", of a map`, given)
+	default:
+		s.item.scalars = true
+	}
+
 	for key, bound := range map[string]**float64{"min": &s.min, "max": &s.max} {
 		given := tag.Get(key)
 		if given == "" {

@@ -25,6 +25,7 @@ type config struct {
 	Namespaces        []string `json:"namespaces" doc:"Namespaces that machines may be made in; the first is that of classes that name none. One stays as long as there are machines in it." default:"[default]" min:"1" max:"100"`
 	DataVolumeMode    string   `json:"data_volume_mode" doc:"Volume mode of disks whose class names none: Block or Filesystem; CDI's choice if absent." pattern:"^(Block|Filesystem)?$"`
 	StorageClassName  string   `json:"storage_class_name" doc:"Storage class of disks whose class names none; the cluster's default if absent." max:"253"`
+	ImageCertificates string   `json:"image_cert_config_map" doc:"ConfigMap in the machines' namespaces with the certificates, in PEM, of an authority of your own that signs for the image factory; none if absent." max:"253" pattern:"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"`
 	KeepImages        bool     `json:"keep_images" doc:"Keep boot images in the cluster for good, though no machine is made from them." default:"false"`
 	ImageMaxAge       int      `json:"image_max_age_hours" doc:"For how many hours boot images from which no machine is made stay in the cluster." default:"24" max:"8760"`
 	QPS               int      `json:"qps" doc:"Calls to the Kubernetes API in a second, on average." default:"50" min:"1" max:"10000"`
@@ -52,6 +53,10 @@ func (c config) driverConfig() (provider.Config, error) {
 		return provider.Config{}, fmt.Errorf("--data-volume-mode %q: want Block or Filesystem", c.DataVolumeMode)
 	}
 
+	if c.ImageCertificates != "" && len(validation.IsDNS1123Subdomain(c.ImageCertificates)) > 0 {
+		return provider.Config{}, fmt.Errorf("--image-cert-config-map %q is no name of a ConfigMap", c.ImageCertificates)
+	}
+
 	if c.QPS < 1 || c.Burst < 1 {
 		return provider.Config{}, errors.New("--kube-api-qps and --kube-api-burst: want 1 or more")
 	}
@@ -65,6 +70,7 @@ func (c config) driverConfig() (provider.Config, error) {
 		},
 		Operator: machine.Operator{
 			Namespaces: c.Namespaces, VolumeMode: c.DataVolumeMode, StorageClassName: c.StorageClassName,
+			ImageCertConfigMap: c.ImageCertificates,
 		},
 		Version:     runner.Version(),
 		KeepImages:  c.KeepImages,

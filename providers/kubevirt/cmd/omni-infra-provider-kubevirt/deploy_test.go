@@ -77,8 +77,6 @@ func TestDeploymentHasNoMoreRightsThanItNeeds(t *testing.T) {
 	assert.True(t, *container.SecurityContext.ReadOnlyRootFilesystem)
 	assert.False(t, *container.SecurityContext.AllowPrivilegeEscalation)
 	assert.Equal(t, []corev1.Capability{"ALL"}, container.SecurityContext.Capabilities.Drop)
-	assert.NotNil(t, container.LivenessProbe)
-	assert.NotNil(t, container.ReadinessProbe)
 
 	help := execute(t, nil, "--help")
 	require.Zero(t, help.code)
@@ -92,4 +90,18 @@ func TestDeploymentHasNoMoreRightsThanItNeeds(t *testing.T) {
 	// The key is where the configuration says.
 	assert.Equal(t, "/run/secrets/omni", container.VolumeMounts[1].MountPath)
 	assert.Contains(t, configMap.Data["provider.yaml"], "service_account_key_file: /run/secrets/omni/key")
+}
+
+// Health is that of the cluster and of Omni too, for whose troubles a new process is no remedy.
+func TestDeploymentIsNotStartedAnewForTroublesOfTheCluster(t *testing.T) {
+	_, provider := documents(t)
+	container := provider.Spec.Template.Spec.Containers[0]
+
+	require.NotNil(t, container.LivenessProbe)
+	require.Nil(t, container.LivenessProbe.HTTPGet)
+	require.Equal(t, container.Ports[0].Name, container.LivenessProbe.TCPSocket.Port.StrVal)
+
+	require.NotNil(t, container.ReadinessProbe)
+	require.Equal(t, "/healthz", container.ReadinessProbe.HTTPGet.Path)
+	require.Equal(t, container.Ports[0].Name, container.ReadinessProbe.HTTPGet.Port.StrVal)
 }

@@ -47,6 +47,7 @@ func flags(f *pflag.FlagSet, c *config) {
 	f.StringSliceVar(&c.Namespaces, "namespace", c.Namespaces, "namespace that machines may be made in, given once for each; the first is that of classes that name none ($KUBEVIRT_NAMESPACE)")
 	f.StringVar(&c.DataVolumeMode, "data-volume-mode", c.DataVolumeMode, "volume mode of disks whose class names none, Block or Filesystem; CDI's choice when empty ($DATA_VOLUME_MODE)")
 	f.StringVar(&c.StorageClassName, "storage-class", c.StorageClassName, "storage class of disks whose class names none; the cluster's default when empty")
+	f.StringVar(&c.ImageCertificates, "image-cert-config-map", c.ImageCertificates, "ConfigMap in the machines' namespaces with the certificates of an authority of your own that signs for the image factory")
 	f.BoolVar(&c.KeepImages, "keep-images", c.KeepImages, "keep boot images in the cluster when no machine is made from them")
 	f.IntVar(&c.QPS, "kube-api-qps", c.QPS, "calls to the Kubernetes API in a second, on average")
 	f.IntVar(&c.Burst, "kube-api-burst", c.Burst, "calls to the Kubernetes API at once, after a pause")

@@ -3,34 +3,28 @@ package cluster
 import (
 	"context"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
-	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 )
 
-func TestRevkWatchThatTheServerNeverEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &Cluster{timeout: DefaultCallTimeout, transport: &transport{}}
-		opened := 0
-		m := NewMirror(k, Source[*corev1.Secret]{
-			Op: Op{Verb: "list", Resource: "secrets"}, Renew: ShortWatch,
-			List: func(context.Context, metav1.ListOptions) ([]*corev1.Secret, string, error) { return nil, "1", nil },
-			Watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
-				opened++
-				return watch.NewFake(), nil
-			},
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); _ = m.Run(ctx, func(*corev1.Secret, bool) {}) }()
-		time.Sleep(24 * time.Hour)
-		_, live := m.All()
-		assert.True(t, !live || opened > 1, "after a day of a silent watch of %s: live=%v, opened %d time(s)", ShortWatch, live, opened)
-		cancel()
-		<-done
-	})
+func TestAdviceNamesWhatIsMissing(t *testing.T) {
+	const (
+		ours   = "(the cluster does not serve this kind: are KubeVirt and its Containerized Data Importer installed?)"
+		others = "(the cluster does not serve this kind: is what defines it installed?)"
+	)
+
+	for resource, advice := range map[string]string{
+		"virtualmachines.kubevirt.io":                          ours,
+		"datavolumes.cdi.kubevirt.io":                          ours,
+		"virtualmachineinstancetypes.instancetype.kubevirt.io": ours,
+		"network-attachment-definitions.k8s.cni.cncf.io":       others,
+		"volumesnapshots.snapshot.storage.k8s.io":              others,
+	} {
+		err := classify(context.Background(), Op{Verb: "get", Resource: resource, Namespace: "n", Name: "x"}, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Code: 404, Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource", Details: &metav1.StatusDetails{},
+		}})
+		assert.ErrorContains(t, err, advice, resource)
+	}
 }

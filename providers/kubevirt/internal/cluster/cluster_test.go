@@ -366,3 +366,21 @@ func TestChangesAreMadeToTheObjectThatWasSeen(t *testing.T) {
 		assert.Equal(t, "yes", got.Labels["ours"], "what is not given is left alone")
 	})
 }
+
+func TestManyObjectsAreListedInPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, config := serve(t)
+		k := connect(t, cluster.Config{Rest: config})
+
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			_, err := k.Secrets().Create(t.Context(), secret(name), "test")
+			require.NoError(t, err)
+		}
+
+		all, err := k.Secrets().ListPaged(t.Context(), "default", 2)
+		require.NoError(t, err)
+		require.Len(t, all, 5)
+		assert.Equal(t, "e", all[4].Name)
+		assert.Equal(t, 3, s.Ledger().CallsOf("list secrets"))
+	})
+}

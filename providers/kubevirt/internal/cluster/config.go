@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/flowcontrol"
@@ -46,8 +45,6 @@ type Config struct {
 	Transport http.RoundTripper
 	// Rest is used instead of a kubeconfig; tests set it.
 	Rest *rest.Config
-	// Logger gets what no error can carry; nil for none.
-	Logger *zap.Logger
 }
 
 // restConfig makes client-go's configuration.

@@ -34,6 +34,7 @@ type Kind[T metav1.Object] struct {
 	cluster *Cluster
 	get     func(ctx context.Context, namespace, name string) (T, error)
 	list    func(ctx context.Context, namespace string, opts metav1.ListOptions) ([]T, string, error)
+	page    func(ctx context.Context, namespace string, opts metav1.ListOptions) (some []T, next string, err error)
 	watch   func(ctx context.Context, namespace string, opts metav1.ListOptions) (watch.Interface, error)
 	create  func(ctx context.Context, namespace string, object T, opts metav1.CreateOptions) (T, error)
 	patch   func(ctx context.Context, namespace, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions) (T, error)
@@ -54,6 +55,14 @@ func kindOf[T metav1.Object, L metav1.ListInterface](k *Cluster, resource string
 			}
 
 			return items(list), list.GetResourceVersion(), nil
+		},
+		page: func(ctx context.Context, namespace string, opts metav1.ListOptions) ([]T, string, error) {
+			list, err := in(namespace).List(ctx, opts)
+			if err != nil {
+				return nil, "", err
+			}
+
+			return items(list), list.GetContinue(), nil
 		},
 		watch: func(ctx context.Context, namespace string, opts metav1.ListOptions) (watch.Interface, error) {
 			return in(namespace).Watch(ctx, opts)
@@ -135,6 +144,31 @@ func (k Kind[T]) List(ctx context.Context, namespace string, opts metav1.ListOpt
 
 		return all, err
 	})
+}
+
+// ListPaged is List in several calls, for what may be many objects of others. All are as they were at one moment.
+func (k Kind[T]) ListPaged(ctx context.Context, namespace string, page int64) (all []T, err error) {
+	for opts := (metav1.ListOptions{Limit: page}); ; {
+		type answer struct {
+			some []T
+			next string
+		}
+
+		a, err := Call(ctx, k.cluster, k.op("list", namespace, ""), func(ctx context.Context) (a answer, err error) {
+			a.some, a.next, err = k.page(ctx, namespace, opts)
+
+			return a, err
+		})
+		if err != nil {
+			return nil, err
+		}
+
+		all = append(all, a.some...)
+
+		if opts.Continue = a.next; a.next == "" {
+			return all, nil
+		}
+	}
 }
 
 // Create makes an object, or fails when there is one of that name: see Exists.

@@ -23,6 +23,8 @@ const (
 	endedAtOnce = time.Second
 	// slowAnswer is how long the opening of a watch takes at most before the mirror is not live any more.
 	slowAnswer = 5 * time.Second
+	// resumeTime is for how long a mirror whose Run was ended in peace is live without a watch: the next Run goes on where it ended.
+	resumeTime = 10 * time.Second
 )
 
 // Source is how a Mirror learns what there is. List and Watch are those of a clientset.
@@ -51,8 +53,9 @@ type Mirror[T metav1.Object] struct {
 	objects map[string]T
 	// version is where the watch goes on; empty before the first list, and once the server has forgotten so old a one.
 	version string
-	// open is whether a watch tells of changes now.
-	open bool
+	// open is whether a watch tells of changes now, resumed until when one is taken to be on its way.
+	open    bool
+	resumed time.Time
 }
 
 // NewMirror returns an empty mirror.
@@ -60,8 +63,8 @@ func NewMirror[T metav1.Object](k *Cluster, source Source[T]) *Mirror[T] {
 	return &Mirror[T]{cluster: k, source: source, objects: map[string]T{}}
 }
 
-// All returns what there is by the mirror, and whether that can be relied on: a list has been seen whole and a watch is open. The
-// objects are shared and must not be changed.
+// All returns what there is by the mirror, and whether that can be relied on: a list has been seen whole and a watch is open, or was
+// until a moment ago. The objects are shared and must not be changed.
 //
 // A watch tells of changes in order, but late by as long as the network takes, or until it is opened again when its connection
 // died in silence. So an object that is shown may have gone meanwhile, and one that was just made may be missing.
@@ -73,8 +76,10 @@ func (m *Mirror[T]) All() (objects []T, live bool) {
 		objects = append(objects, o)
 	}
 
-	return objects, m.open
+	return objects, m.liveLocked()
 }
+
+func (m *Mirror[T]) liveLocked() bool { return m.open || time.Now().Before(m.resumed) }
 
 // Get returns an object that the mirror shows; false says nothing about whether it exists.
 func (m *Mirror[T]) Get(name string) (object T, ok bool) {
@@ -83,13 +88,19 @@ func (m *Mirror[T]) Get(name string) (object T, ok bool) {
 
 	object, ok = m.objects[name]
 
-	return object, ok && m.open
+	return object, ok && m.liveLocked()
 }
 
 // Run keeps the mirror up to date until ctx ends or the cluster does not let it. changed is called after each change with the object;
-// it returns at once.
+// it returns at once. After the end of ctx the mirror is live for a moment, within which Run may be called again.
 func (m *Mirror[T]) Run(ctx context.Context, changed func(object T, gone bool)) error {
-	defer m.close()
+	defer func() {
+		if ctx.Err() != nil {
+			m.pause()
+		} else {
+			m.Close()
+		}
+	}()
 
 	for {
 		if m.resumeAt() == "" {
@@ -106,7 +117,7 @@ func (m *Mirror[T]) Run(ctx context.Context, changed func(object T, gone bool)) 
 
 		// Right after a definition was installed the server ends watches as soon as they are opened.
 		if time.Since(started) < endedAtOnce {
-			m.close()
+			m.Close()
 
 			select {
 			case <-ctx.Done():
@@ -127,11 +138,22 @@ func (m *Mirror[T]) resumeAt() string {
 	return m.version
 }
 
-func (m *Mirror[T]) close() {
+// Close has the mirror not be live until Run opens a watch: what it shows is not to be relied on.
+func (m *Mirror[T]) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	m.open = false
+	m.open, m.resumed = false, time.Time{}
+}
+
+// pause ends a watch that nothing is wrong with.
+func (m *Mirror[T]) pause() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if m.open {
+		m.open, m.resumed = false, time.Now().Add(resumeTime)
+	}
 }
 
 // refill makes the mirror what a list shows.
@@ -213,7 +235,7 @@ func (m *Mirror[T]) follow(ctx context.Context, changed func(T, bool)) error {
 	defer w.Stop()
 
 	m.mu.Lock()
-	m.open = true
+	m.open, m.resumed = true, time.Time{}
 	m.mu.Unlock()
 
 	// A watch that nobody ends may be one that nobody serves any more, behind a proxy that keeps the connection.
@@ -243,7 +265,7 @@ func (m *Mirror[T]) connect(ctx context.Context, cancel func(), opts metav1.List
 	op := m.source.Op
 	op.Verb = "watch"
 
-	late, slow := time.AfterFunc(m.cluster.timeout, cancel), time.AfterFunc(slowAnswer, m.close)
+	late, slow := time.AfterFunc(m.cluster.timeout, cancel), time.AfterFunc(slowAnswer, m.Close)
 	defer slow.Stop()
 
 	ctx = once(ctx)
@@ -274,7 +296,7 @@ func (m *Mirror[T]) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	m.version, m.open = "", false
+	m.version, m.open, m.resumed = "", false, time.Time{}
 }
 
 // apply takes an event over.

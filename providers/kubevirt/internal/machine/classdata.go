@@ -15,7 +15,7 @@ type ClassData struct {
 	StorageClassName       string            `json:"storage_class_name" title:"Storage class" doc:"Storage class of the system disk, of the image that it is cloned from, and of all disks that name none; that of the provider's configuration, or else the cluster's default, if absent." max:"253"`
 	NetworkBinding         string            `json:"network_binding" title:"Network binding" doc:"How a pod network is connected to the machine, where its entry in networks does not say: bridge hands the pod's address to the machine and rules out live migration, masquerade translates addresses, passt needs the network binding plugin of that name." enum:"bridge,masquerade,passt" default:"bridge"`
 	Tolerations            string            `json:"tolerations" title:"Tolerations" doc:"Tolerations of the machine's pod, a text that holds a JSON array of Kubernetes tolerations. additional_tolerations says the same as a list." max:"16384"`
-	VMLabels               map[string]string `json:"vm_labels" title:"VM labels" doc:"Labels of the machine's instance and pod, by their names, where network policies, services and affinity look for them. labels puts them on the virtual machine too." max:"32"`
+	VMLabels               map[string]string `json:"vm_labels" title:"VM labels" doc:"Labels of the machine's instance and pod, by their names, where network policies, services and affinity look for them. labels puts them on the virtual machine too." max:"32" scalars:"true"`
 	Namespace              string            `json:"namespace" title:"Namespace" doc:"Namespace that machines and their image are made in, one of those that the provider's configuration allows; its first one if absent." max:"63" pattern:"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$"`
 	Instancetype           Matcher           `json:"instancetype" title:"Instancetype" doc:"Instancetype of KubeVirt that says how many CPUs and how much memory the machine has, instead of cores, memory, cpu and resources."`
 	Preference             Matcher           `json:"preference" title:"Preference" doc:"Preference of KubeVirt, which chooses what the class leaves open."`
@@ -218,6 +218,8 @@ type Operator struct {
 	VolumeMode string
 	// StorageClassName is that of classes which name none; empty for the cluster's default.
 	StorageClassName string
+	// ImageCertConfigMap is the ConfigMap, in each namespace, with the certificates of the image factory; empty for none.
+	ImageCertConfigMap string
 }
 
 // Decode reads class data, checks it as far as that can be done without a cluster, and fills in what it leaves to the operator.

@@ -54,6 +54,8 @@ type ImageVolume struct {
 	// TalosVersion and Arch are part of its name.
 	TalosVersion string
 	Arch         driver.Arch
+	// CertConfigMap is the ConfigMap with the certificates of who signs for URL, beside those that all know; empty for none.
+	CertConfigMap string
 	// StorageClassName and VolumeMode are those of the volume; empty for the cluster's default and for CDI's choice.
 	StorageClassName, VolumeMode string
 	// SnapshotClass is that of the snapshot, empty for the cluster's default.
@@ -95,7 +97,7 @@ func (i ImageVolume) DataVolume() *cdiv1.DataVolume {
 		ObjectMeta: i.meta(),
 		Spec: cdiv1.DataVolumeSpec{
 			ContentType: cdiv1.DataVolumeKubeVirt,
-			Source:      &cdiv1.DataVolumeSource{HTTP: &cdiv1.DataVolumeSourceHTTP{URL: i.URL}},
+			Source:      &cdiv1.DataVolumeSource{HTTP: &cdiv1.DataVolumeSourceHTTP{URL: i.URL, CertConfigMap: i.CertConfigMap}},
 			Storage:     storage(ceilMiB(i.VirtualSize), i.StorageClassName, i.VolumeMode, string(corev1.ReadWriteOnce)),
 		},
 	}

@@ -77,6 +77,12 @@ type Report struct {
 // maxDetail bounds what a sentence repeats of a cluster's own message, in characters.
 const maxDetail = 300
 
+// What is said of a machine and what an operator can do about it.
+const (
+	adviceNode   = "is on a node that does not answer; bring the node back, or delete it from the cluster"
+	advicePaused = "is paused; resume it with virtctl unpause"
+)
+
 // maxRestarts is how often the pod that fills a volume may begin again before its error is more than a passing one. CDI restarts it
 // once by design, when it finds out that it needs scratch space.
 const maxRestarts = 3
@@ -111,11 +117,11 @@ func (r Report) Describe() Status {
 	case kubevirtv1.VirtualMachineStatusErrImagePull, kubevirtv1.VirtualMachineStatusImagePullBackOff:
 		return r.say(Stuck, "waits for a container image that its node cannot fetch", cmp.Or(r.instanceCondition(kubevirtv1.VirtualMachineInstanceSynchronized), r.warning()))
 	case kubevirtv1.VirtualMachineStatusPvcNotFound:
-		return r.say(Stuck, "waits for a volume that is not there", cmp.Or(r.failure(), r.instanceCondition(kubevirtv1.VirtualMachineInstanceSynchronized)))
+		return r.say(Stuck, "waits for a volume that is not there; delete the machine, to be made anew", cmp.Or(r.failure(), r.instanceCondition(kubevirtv1.VirtualMachineInstanceSynchronized)))
 	case kubevirtv1.VirtualMachineStatusDataVolumeError, kubevirtv1.VirtualMachineStatusProvisioning, kubevirtv1.VirtualMachineStatusWaitingForVolumeBinding:
 		return r.provisioning()
 	case kubevirtv1.VirtualMachineStatusUnknown:
-		return r.say(Stuck, "is on a node that does not answer", "")
+		return r.say(Stuck, adviceNode, "")
 	case kubevirtv1.VirtualMachineStatusWaitingForReceiver:
 		return r.say(Working, "waits to be moved to another cluster", "")
 	default:
@@ -180,11 +186,11 @@ func (r Report) paused() Status {
 				return r.say(Stuck, "is paused, as a disk of it cannot be written: there may be no room on its storage", c.Message)
 			}
 
-			return r.say(Stuck, "is paused", c.Message)
+			return r.say(Stuck, advicePaused, c.Message)
 		}
 	}
 
-	return r.say(Stuck, "is paused", "")
+	return r.say(Stuck, advicePaused, "")
 }
 
 // starting is any state from which the machine may be on its way, with the first reason that it may not.
@@ -398,9 +404,9 @@ func DescribeVolume(dv *cdiv1.DataVolume, claim *corev1.PersistentVolumeClaim, e
 	case cdiv1.Failed:
 		return v.say(Failed, "could not be filled", cmp.Or(v.condition(cdiv1.DataVolumeRunning), v.warning()))
 	case cdiv1.Paused:
-		return v.say(Stuck, "is paused", "")
+		return v.say(Stuck, "is paused; delete it, to be made anew", "")
 	case cdiv1.Unknown:
-		return v.say(Stuck, "is on a node that does not answer", "")
+		return v.say(Stuck, adviceNode, "")
 	case cdiv1.WaitForFirstConsumer, cdiv1.PendingPopulation:
 		// The machine's pod says where the volume has to be.
 		return v.waiting("waits for the node of its machine")
@@ -435,7 +441,7 @@ func (v volumeReport) waiting(what string) Status {
 
 	switch {
 	case why == "" && v.claim != nil && v.claim.Status.Phase == corev1.ClaimLost:
-		return v.say(Failed, "has lost its storage", "")
+		return v.say(Failed, "has lost its storage; look at its volume claim, whose persistent volume is gone", "")
 	case why == "":
 		return v.goesOn(what, fmt.Sprintf("volume claim %s/%s, and at the provisioner of its storage class", v.dv.Namespace, v.dv.Name))
 	case lacksRoom(why):

@@ -141,10 +141,10 @@ func TestAVolumeAtWorkStuckAndFailedAreToldApart(t *testing.T) {
 		},
 		{
 			"lost", volume(cdiv1.Pending), &corev1.PersistentVolumeClaim{Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimLost}}, nil,
-			Status{Failed, "volume ns/vol has lost its storage"},
+			Status{Failed, "volume ns/vol has lost its storage; look at its volume claim, whose persistent volume is gone"},
 		},
-		{"unknown", volume(cdiv1.Unknown), nil, nil, Status{Stuck, "volume ns/vol is on a node that does not answer"}},
-		{"paused", volume(cdiv1.Paused), nil, nil, Status{Stuck, "volume ns/vol is paused"}},
+		{"unknown", volume(cdiv1.Unknown), nil, nil, Status{Stuck, "volume ns/vol is on a node that does not answer; bring the node back, or delete it from the cluster"}},
+		{"paused", volume(cdiv1.Paused), nil, nil, Status{Stuck, "volume ns/vol is paused; delete it, to be made anew"}},
 		{"of a phase to come", volume("Teleporting"), nil, nil, Status{Working, "volume ns/vol is being filled"}},
 		{
 			"being deleted", func() *cdiv1.DataVolume {
@@ -273,9 +273,9 @@ func TestAMachinesStateIsOneSentence(t *testing.T) {
 		{"stopping", Report{VM: vm("Stopping", "")}, Status{Working, "virtual machine ns/m shuts down"}},
 		{"terminating", Report{VM: vm("Terminating", "")}, Status{Working, "virtual machine ns/m is being deleted"}},
 		{"deleted while running", Report{VM: with(vm("Running", ""), func(v *kubevirtv1.VirtualMachine) { v.DeletionTimestamp = new(metav1.NewTime(testTime)) })}, Status{Working, "virtual machine ns/m is being deleted"}},
-		{"paused", Report{VM: vm("Paused", ""), Instance: vmi(paused, "True", "PausedByUser", "VMI was paused by user")}, Status{Stuck, "virtual machine ns/m is paused: VMI was paused by user"}},
+		{"paused", Report{VM: vm("Paused", ""), Instance: vmi(paused, "True", "PausedByUser", "VMI was paused by user")}, Status{Stuck, "virtual machine ns/m is paused; resume it with virtctl unpause: VMI was paused by user"}},
 		{"disk full", Report{VM: vm("Paused", ""), Instance: vmi(paused, "True", "PausedIOError", "low-level IO error")}, Status{Stuck, "virtual machine ns/m is paused, as a disk of it cannot be written: there may be no room on its storage: low-level IO error"}},
-		{"paused for no reason", Report{VM: vm("Paused", "")}, Status{Stuck, "virtual machine ns/m is paused"}},
+		{"paused for no reason", Report{VM: vm("Paused", "")}, Status{Stuck, "virtual machine ns/m is paused; resume it with virtctl unpause"}},
 		{"crashing", Report{VM: with(vm("CrashLoopBackOff", "guest failed"), func(v *kubevirtv1.VirtualMachine) {
 			v.Status.StartFailure = &kubevirtv1.VirtualMachineStartFailure{ConsecutiveFailCount: 4}
 		})}, Status{Stuck, "virtual machine ns/m stopped right after its start 4 times; KubeVirt starts it again: guest failed"}},
@@ -284,8 +284,8 @@ func TestAMachinesStateIsOneSentence(t *testing.T) {
 		{"unschedulable for no reason", Report{VM: vm("ErrorUnschedulable", "")}, Status{NoCapacity, "virtual machine ns/m waits for a node with room"}},
 		{"container image", Report{VM: vm("ErrImagePull", ""), Instance: vmi(synced, "False", "ErrImagePull", "rpc error: not found")}, Status{Stuck, "virtual machine ns/m waits for a container image that its node cannot fetch: rpc error: not found"}},
 		{"container image, later", Report{VM: vm("ImagePullBackOff", ""), Instance: launched("p-1"), Events: []corev1.Event{ofPod("p-1", "Failed to pull image", 1)}}, Status{Stuck, "virtual machine ns/m waits for a container image that its node cannot fetch: Failed to pull image"}},
-		{"claim that is gone", Report{VM: vm("ErrorPvcNotFound", ""), Instance: vmi(synced, "False", "FailedPvcNotFound", "PVC ns/m-root does not exist")}, Status{Stuck, "virtual machine ns/m waits for a volume that is not there: PVC ns/m-root does not exist"}},
-		{"node away", Report{VM: vm("Unknown", "")}, Status{Stuck, "virtual machine ns/m is on a node that does not answer"}},
+		{"claim that is gone", Report{VM: vm("ErrorPvcNotFound", ""), Instance: vmi(synced, "False", "FailedPvcNotFound", "PVC ns/m-root does not exist")}, Status{Stuck, "virtual machine ns/m waits for a volume that is not there; delete the machine, to be made anew: PVC ns/m-root does not exist"}},
+		{"node away", Report{VM: vm("Unknown", "")}, Status{Stuck, "virtual machine ns/m is on a node that does not answer; bring the node back, or delete it from the cluster"}},
 		{"receiver", Report{VM: vm("WaitingForReceiver", "")}, Status{Working, "virtual machine ns/m waits to be moved to another cluster"}},
 		{"volumes", Report{VM: vm("Provisioning", ""), DataVolumes: []cdiv1.DataVolume{*volume(cdiv1.Succeeded), *progress(volume(cdiv1.CloneInProgress), "10%")}}, Status{Working, "volume ns/vol is being cloned, 10%"}},
 		{"the worst volume", Report{VM: vm("DataVolumeError", ""), DataVolumes: []cdiv1.DataVolume{*volume(cdiv1.CloneInProgress), *volume(cdiv1.Failed)}}, Status{Failed, "volume ns/vol could not be filled"}},

@@ -479,7 +479,8 @@ func (c ClassData) validateMetadata(add note) {
 	slices.SortFunc(vm, func(a, b Label) int { return strings.Compare(a.Name, b.Name) })
 
 	for _, l := range vm {
-		checkLabel("vm_labels."+l.Name, l, true, add)
+		// On the instance it is nobody's mark, and classes of the official provider say whose it is.
+		checkLabel("vm_labels."+l.Name, l, l.Name != labelManagedBy, add)
 
 		if value, ok := asMap(c.Labels)[l.Name]; ok && value != l.Value {
 			add("vm_labels.%s: got %q, but labels says %q", l.Name, l.Value, value)

@@ -54,6 +54,10 @@ func (m Machine) VirtualMachine() *kubevirtv1.VirtualMachine {
 		},
 	}
 
+	if manager, ok := c.VMLabels[labelManagedBy]; ok {
+		vm.Spec.Template.ObjectMeta.Labels[labelManagedBy] = manager
+	}
+
 	if c.Instancetype.Name != "" {
 		vm.Spec.Instancetype = &kubevirtv1.InstancetypeMatcher{Name: c.Instancetype.Name, Kind: matcherKinds[c.Instancetype.Kind][0]}
 	}

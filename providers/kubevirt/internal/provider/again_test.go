@@ -1,6 +1,7 @@
 package provider_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,8 +26,10 @@ func TestSecretThatGoesBeforeTheStartIsMadeAgain(t *testing.T) {
 		name := machine.NamesOf(ref("r-1")).Secret
 		require.NoError(t, l.admin().Core.CoreV1().Secrets(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}))
 		o = l.provision(requestOf("r-1", classData), time.Hour)
+		require.NoError(t, o.err, "%v", o.said)
+
 		_, err := l.admin().Secrets().Get(t.Context(), namespace, name)
-		assert.NoError(t, err, "secret made again; provision: %v said %v", o.err, o.said)
+		assert.NoError(t, err)
 	})
 }
 
@@ -35,12 +38,7 @@ func TestRunStrategyThatChangesBeforeTheFirstRunIsTaken(t *testing.T) {
 		opts := kubevirt.Options{Enter: keepImages}
 		l := newLab(t, opts)
 
-		for range 200 {
-			if e := l.attemptTo(requestOf("r-1", classData), "create-machine"); e == nil {
-				break
-			}
-			time.Sleep(5 * time.Second)
-		}
+		require.Eventually(t, func() bool { return l.attemptTo(requestOf("r-1", classData), "create-machine") == nil }, time.Hour, 5*time.Second)
 		synctest.Wait()
 		require.Equal(t, kubevirtv1.RunStrategyHalted, *l.vm("r-1").Spec.RunStrategy)
 		o := l.provision(requestOf("r-1", "{cores: 2, memory: 2048, disk_size: 10, run_strategy: Manual}"), time.Hour)
@@ -56,7 +54,7 @@ func TestImagesOfTwoSnapshotClassesAreKeptApart(t *testing.T) {
 	assert.NotEqual(t, i.Snapshot().Name, j.Snapshot().Name)
 }
 
-// attemptTo runs the phases up to one.
+// attemptTo runs the phases up to one, which there has to be.
 func (l *lab) attemptTo(req driver.Request, last string) error {
 	plan, err := l.driver.Plan(l.t.Context(), req)
 	if err != nil {
@@ -71,5 +69,6 @@ func (l *lab) attemptTo(req driver.Request, last string) error {
 			return nil
 		}
 	}
-	return nil
+
+	return fmt.Errorf("there is no phase %q", last)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/omni-infra/omni-infra-providers/shared/driver"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
+	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 )
 
 func TestMachineIsMadeFoundListedAndRemoved(t *testing.T) {
@@ -389,5 +390,59 @@ func TestMachineThatFailsAndIsToRunAgainIsNeitherOnNorOff(t *testing.T) {
 		m, err := l.driver.Find(t.Context(), ref("r-1"))
 		require.NoError(t, err)
 		assert.Equal(t, driver.PowerUnknown, m.Power, m.State)
+	})
+}
+
+func TestConnectionThatDiesInSilenceIsNoticedWithinAMinuteForAllWatches(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages})
+		l.mustProvision("r-1")
+
+		// Whoever opens a watch is not answered. Those that are open say nothing, as nothing happens.
+		defer l.Ledger().Inject(ledger.Fault{Kind: ledger.Hang, Op: "watch ", Times: -1, For: time.Hour})()
+
+		time.Sleep(time.Minute)
+
+		before := l.Ledger().CallsOf("list secrets")
+		_, err := l.driver.List(t.Context(), providerID)
+		require.NoError(t, err)
+		assert.Equal(t, before+1, l.Ledger().CallsOf("list secrets"), "they are asked for")
+	})
+}
+
+func TestSweepLooksAtTheNamespaceOnceHoweverManyImagesAreDue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages})
+
+		for i := range 4 {
+			l.image.key = fmt.Sprintf("talos-v1.11.%d-nocloud-amd64-abc.qcow2", i)
+			l.mustProvision(fmt.Sprintf("r-%d", i))
+		}
+
+		time.Sleep(25 * time.Hour)
+
+		volumes, vms := l.Ledger().CallsOf("list datavolumes"), l.Ledger().CallsOf("list virtualmachines")
+		_, err := l.driver.List(t.Context(), providerID)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+
+		assert.Equal(t, 1, l.Ledger().CallsOf("list datavolumes")-volumes)
+		assert.Equal(t, 1, l.Ledger().CallsOf("list virtualmachines")-vms)
+
+		left, err := l.admin().DataVolumes().List(t.Context(), namespace, metav1.ListOptions{LabelSelector: machine.LabelImage})
+		require.NoError(t, err)
+		assert.Empty(t, left)
+	})
+}
+
+func TestImporterTrustsTheOperatorsAuthority(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLab(t, kubevirt.Options{Enter: keepImages}, func(c *provider.Config) { c.Operator.ImageCertConfigMap = "factory-ca" })
+		l.mustProvision("r-1")
+
+		volumes, err := l.admin().DataVolumes().List(t.Context(), namespace, metav1.ListOptions{LabelSelector: machine.LabelImage})
+		require.NoError(t, err)
+		require.Len(t, volumes, 1)
+		assert.Equal(t, "factory-ca", volumes[0].Spec.Source.HTTP.CertConfigMap)
 	})
 }

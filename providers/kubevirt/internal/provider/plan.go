@@ -69,6 +69,7 @@ func (m *maker) machine(t driver.Task) machine.Machine {
 
 	if t.Image != nil {
 		out.Image = m.data.ImageVolume(m.req, t.Image, m.config.Version)
+		out.Image.CertConfigMap = m.config.Operator.ImageCertConfigMap
 	}
 
 	return out

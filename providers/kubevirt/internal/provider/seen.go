@@ -100,14 +100,17 @@ func (s *seen) live() bool {
 	return len(s.namespaces) > 0
 }
 
-// Watch keeps the mirrors up to date and passes on what happens to machines, until ctx ends or one of the watches breaks.
-func (d *Driver) Watch(ctx context.Context, providerID string, changed func(driver.Ref)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+// Watch keeps the mirrors up to date and passes on what happens to machines, until ctx ends or one of the watches breaks. What broke one
+// is no less true of the others: none is relied on then.
+func (d *Driver) Watch(whole context.Context, providerID string, changed func(driver.Ref)) error {
+	ctx, cancel := context.WithCancelCause(whole)
 	defer cancel(nil)
 
 	var wg sync.WaitGroup
 
-	for _, m := range d.seen.begin(d, providerID) {
+	all := d.seen.begin(d, providerID)
+
+	for _, m := range all {
 		for _, run := range []func() error{
 			func() error { return m.vms.Run(ctx, tell[*kubevirtv1.VirtualMachine](changed, false)) },
 			func() error { return m.instances.Run(ctx, tell[*kubevirtv1.VirtualMachineInstance](changed, false)) },
@@ -122,7 +125,21 @@ func (d *Driver) Watch(ctx context.Context, providerID string, changed func(driv
 
 	wg.Wait()
 
+	if whole.Err() == nil {
+		for _, m := range all {
+			m.close()
+		}
+	}
+
 	return context.Cause(ctx)
+}
+
+func (m *mirrors) close() {
+	m.vms.Close()
+	m.instances.Close()
+	m.volumes.Close()
+	m.claims.Close()
+	m.secrets.Close()
 }
 
 // tell passes on whose object has changed, or only has gone.

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/cluster"
@@ -83,8 +84,8 @@ func (d *Driver) sweepImages(ctx context.Context, providerID string) error {
 			}
 		}
 
-		for _, o := range due {
-			errs = append(errs, d.sweepImage(ctx, providerID, o))
+		if len(due) > 0 {
+			errs = append(errs, d.sweepDue(ctx, providerID, namespace, due))
 		}
 	}
 
@@ -106,35 +107,58 @@ func (d *Driver) unused(providerID string, o metav1.Object) bool {
 	return time.Since(last) >= d.config.ImageMaxAge && !d.images.reserved(imageRef{o.GetNamespace(), o.GetName()})
 }
 
-// sweepImage deletes an image that is due, unless somebody, of whatever provider, is at copying it.
-func (d *Driver) sweepImage(ctx context.Context, providerID string, o metav1.Object) error {
-	namespace, name := o.GetNamespace(), o.GetName()
+// sweepPage is how many objects of a namespace, whosever they are, are looked at with one call.
+const sweepPage = 500
 
-	volumes, err := d.cluster.DataVolumes().List(ctx, namespace, metav1.ListOptions{})
+// sweepDue deletes the images of a namespace that are due, unless somebody, of whatever provider, is at copying them.
+func (d *Driver) sweepDue(ctx context.Context, providerID, namespace string, due map[string]metav1.Object) error {
+	volumes, err := d.cluster.DataVolumes().ListPaged(ctx, namespace, sweepPage)
 	if err != nil {
 		return err
 	}
 
+	vms, err := d.cluster.VirtualMachines().ListPaged(ctx, namespace, sweepPage)
+	if err != nil {
+		return err
+	}
+
+	var errs []error
+
+	for _, o := range due {
+		if !copied(o, volumes, vms) {
+			errs = append(errs, d.sweepImage(ctx, providerID, o))
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
+// copied reports whether an image is being copied, or is to be.
+func copied(image metav1.Object, volumes []*cdiv1.DataVolume, vms []*kubevirtv1.VirtualMachine) bool {
+	namespace, name := image.GetNamespace(), image.GetName()
+
 	for _, v := range volumes {
 		if copies(v, namespace, name) && v.Status.Phase != cdiv1.Succeeded {
-			return nil
+			return true
 		}
 	}
 
 	// Virtual machines whose disks are yet to be made name it too.
-	vms, err := d.cluster.VirtualMachines().List(ctx, namespace, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-
 	for _, vm := range vms {
 		for _, t := range vm.Spec.DataVolumeTemplates {
 			v := &cdiv1.DataVolume{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: t.Name}, Spec: t.Spec}
 			if copies(v, namespace, name) && !vm.Status.Created && !made(volumes, v) {
-				return nil
+				return true
 			}
 		}
 	}
+
+	return false
+}
+
+// sweepImage deletes an image that is due and that nobody copies.
+func (d *Driver) sweepImage(ctx context.Context, providerID string, o metav1.Object) error {
+	namespace, name := o.GetNamespace(), o.GetName()
 
 	if d.images.reserved(imageRef{namespace, name}) {
 		return nil

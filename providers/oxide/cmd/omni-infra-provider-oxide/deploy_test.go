@@ -55,6 +55,18 @@ func TestExampleForKubernetesIsGood(t *testing.T) {
 	assert.Equal(t, "/run/secrets/provider/oxide-token", c.TokenFile)
 }
 
+// Health is that of the rack and of Omni too, for whose troubles a new process is no remedy.
+func TestDeploymentIsNotStartedAnewForTroublesOfTheRack(t *testing.T) {
+	_, liveness, found := strings.Cut(deployFile(t, "kubernetes.yaml"), "livenessProbe:\n")
+	require.True(t, found)
+
+	liveness, readiness, found := strings.Cut(liveness, "readinessProbe:\n")
+	require.True(t, found)
+	assert.Contains(t, liveness, "tcpSocket: {port: metrics}")
+	assert.NotContains(t, liveness, "httpGet")
+	assert.Contains(t, readiness, "httpGet: {path: /healthz, port: metrics}")
+}
+
 func TestServiceIsStartedWithFlagsThatExist(t *testing.T) {
 	help := execute(t, nil, "--help")
 	require.Zero(t, help.code)
