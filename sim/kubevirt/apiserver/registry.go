@@ -38,7 +38,7 @@ func newBuiltin(db *mvcc.DB, may authorizer.Authorizer, b builtin) (*resource, e
 		NewFunc: b.newObject, NewListFunc: b.newList, PredicateFunc: predicate(s.attributes),
 		DefaultQualifiedResource: of, SingularQualifiedResource: singular,
 		CreateStrategy: s, UpdateStrategy: s, DeleteStrategy: s, ResetFieldsStrategy: s,
-		TableConvertor: rest.NewDefaultTableConvertor(of),
+		TableConvertor: rest.NewDefaultTableConvertor(of), ReturnDeletedObject: b.returnsDeleted(),
 	}
 
 	options := inMemory{db: db, prefix: "/registry/" + b.plural, codec: codecs.LegacyCodec(b.version)}
