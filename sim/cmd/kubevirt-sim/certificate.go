@@ -17,7 +17,7 @@ import (
 // certificateTime is how long the server's certificate holds, which is new at each start.
 const certificateTime = 365 * 24 * time.Hour
 
-// newCertificate returns a certificate for an address that is its own authority, and the latter as PEM.
+// newCertificate returns a certificate for an address and the loopback interface that is its own authority, and the latter as PEM.
 func newCertificate(address net.IP) (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -28,7 +28,8 @@ func newCertificate(address net.IP) (tls.Certificate, []byte, error) {
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kubevirt-sim"},
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(certificateTime),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true, IsCA: true, IPAddresses: []net.IP{address}, DNSNames: []string{"localhost"},
+		BasicConstraintsValid: true, IsCA: true, DNSNames: []string{"localhost"},
+		IPAddresses: []net.IP{address, net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 	}
 
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -168,7 +170,9 @@ func run(ctx context.Context, o options, stderr io.Writer) error {
 		return err
 	}
 
-	if err := writeKubeconfig(o, "https://"+address.String(), authority, opts.Token); err != nil {
+	url := serverURL(address)
+
+	if err := writeKubeconfig(o, url, authority, opts.Token); err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
 	defer os.Remove(o.kubeconfig) //nolint:errcheck // It may have been taken away.
@@ -181,13 +185,23 @@ func run(ctx context.Context, o options, stderr io.Writer) error {
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 
-	log.Info("the cluster is there", zap.String("kubeconfig", o.kubeconfig), zap.String("server", "https://"+address.String()))
+	log.Info("the cluster is there", zap.String("kubeconfig", o.kubeconfig), zap.String("server", url))
 
 	if err := server.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 
 	return nil
+}
+
+// serverURL returns where a server that listens on an address is reached: on the loopback interface if it listens on all.
+func serverURL(address *net.TCPAddr) string {
+	host := address.IP
+	if host.IsUnspecified() {
+		host = net.IPv4(127, 0, 0, 1)
+	}
+
+	return "https://" + net.JoinHostPort(host.String(), strconv.Itoa(address.Port))
 }
 
 // writeKubeconfig writes the kubeconfig that opens the cluster, for its user alone. A file that is there is not replaced.
@@ -203,20 +217,23 @@ func writeKubeconfig(o options, server string, authority []byte, token string) e
 		return err
 	}
 
-	if _, err := os.Lstat(o.kubeconfig); err == nil {
-		return fmt.Errorf("%s is there already: remove it if no other kubevirt-sim uses it", o.kubeconfig)
-	}
-
 	hidden, err := os.CreateTemp(filepath.Dir(o.kubeconfig), ".kubevirt-sim-*") // Its mode is 0600.
 	if err != nil {
 		return err
 	}
 
-	_, err = hidden.Write(text)
+	defer os.Remove(hidden.Name()) //nolint:errcheck // What counts is the other name of the file.
 
+	_, err = hidden.Write(text)
 	if err := errors.Join(err, hidden.Close()); err != nil {
-		return errors.Join(err, os.Remove(hidden.Name()))
+		return err
 	}
 
-	return os.Rename(hidden.Name(), o.kubeconfig)
+	// Who sees the file sees all of it, and one that is there stays.
+	err = os.Link(hidden.Name(), o.kubeconfig)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s is there already: remove it if no other kubevirt-sim uses it", o.kubeconfig)
+	}
+
+	return err
 }

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,6 +108,58 @@ func TestKubeconfigThatIsThereIsNotReplaced(t *testing.T) {
 	kept, err := os.ReadFile(kubeconfig)
 	require.NoError(t, err)
 	require.Equal(t, "kept", string(kept))
+}
+
+// The file comes between the look and the writing.
+func TestKubeconfigThatComesMeanwhileIsNotReplaced(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "cluster")
+
+	var (
+		wrote atomic.Int32
+		work  sync.WaitGroup
+	)
+
+	for range 20 {
+		work.Go(func() {
+			if writeKubeconfig(options{kubeconfig: kubeconfig}, "https://127.0.0.1:1", nil, "token") == nil {
+				wrote.Add(1)
+			}
+		})
+	}
+
+	work.Wait()
+	require.Equal(t, int32(1), wrote.Load())
+
+	left, err := os.ReadDir(filepath.Dir(kubeconfig))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "nothing is left of the others")
+}
+
+func TestServerIsReachedOnTheLoopbackIfItListensEverywhere(t *testing.T) {
+	for listens, want := range map[string]string{
+		"0.0.0.0:6443": "https://127.0.0.1:6443", "[::]:6443": "https://127.0.0.1:6443", "127.0.0.2:6443": "https://127.0.0.2:6443",
+		"[::1]:6443": "https://[::1]:6443",
+	} {
+		address, err := net.ResolveTCPAddr("tcp", listens)
+		require.NoError(t, err)
+		require.Equal(t, want, serverURL(address))
+	}
+
+	kubeconfig := filepath.Join(t.TempDir(), "cluster")
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() {
+		cmd := newCommand(&bytes.Buffer{}, &bytes.Buffer{})
+		cmd.SetArgs([]string{"serve", "--kubeconfig", kubeconfig, "--listen", "0.0.0.0:0", "--factory", ""})
+		ended <- cmd.ExecuteContext(ctx)
+	}()
+
+	await(t, "the kubeconfig", func() bool { _, err := os.Stat(kubeconfig); return err == nil })
+	require.Empty(t, call(t, "list", "--kubeconfig", kubeconfig))
+
+	stop()
+	require.NoError(t, <-ended)
 }
 
 func TestBadCallsAreNamed(t *testing.T) {

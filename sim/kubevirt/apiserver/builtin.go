@@ -50,6 +50,16 @@ type builtin struct {
 
 func (b builtin) resource() schema.GroupVersionResource { return b.version.WithResource(b.plural) }
 
+// returnsDeleted says whether the answer to a deletion is the object, and not a status.
+func (b builtin) returnsDeleted() bool {
+	switch b.kind {
+	case "Namespace", "PersistentVolume", "PersistentVolumeClaim", "Pod", "ResourceQuota", "Service", "ServiceAccount", "StorageClass":
+		return true
+	default:
+		return false
+	}
+}
+
 // builtins are the kinds that are kept as they come in; see strategy for what is done to some of them.
 var builtins = []builtin{
 	{

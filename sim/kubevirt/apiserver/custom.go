@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/crdserverscheme"
 	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -39,6 +40,7 @@ type custom struct {
 	version    apiextensions.CustomResourceDefinitionVersion
 	structural *structuralschema.Structural
 	types      managedfields.TypeConverter
+	table      rest.TableConvertor
 	// store makes the storage of the objects. The rules of the schema are compiled only once, in the strategy that it closes over.
 	store func(generic.RESTOptionsGetter) (customresource.CustomResourceStorage, error)
 }
@@ -139,6 +141,10 @@ func (c *custom) digest() error {
 		return err
 	}
 
+	if c.table, err = tableconvertor.New(c.columns()); err != nil {
+		return err
+	}
+
 	if err := c.prepareStore(internal.OpenAPIV3Schema); err != nil {
 		return err
 	}
@@ -151,6 +157,17 @@ func (c *custom) digest() error {
 	c.types, err = managedfields.NewTypeConverter(models, false)
 
 	return err
+}
+
+// columns returns those of the definition, or the one that the real server has for definitions without.
+func (c *custom) columns() []apiextensions.CustomResourceColumnDefinition {
+	if len(c.version.AdditionalPrinterColumns) > 0 {
+		return c.version.AdditionalPrinterColumns
+	}
+
+	return []apiextensions.CustomResourceColumnDefinition{{
+		Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"],
+	}}
 }
 
 func (c *custom) prepareStore(properties *apiextensionsinternal.JSONSchemaProps) error {
@@ -185,7 +202,7 @@ func (c *custom) prepareStore(properties *apiextensionsinternal.JSONSchemaProps)
 	c.store = func(options generic.RESTOptionsGetter) (customresource.CustomResourceStorage, error) {
 		return customresource.NewStorage(
 			of, singular, c.kind(), c.kind().GroupVersion().WithKind(names.ListKind), strategy, options, names.Categories,
-			rest.NewDefaultTableConvertor(of), nil,
+			c.table, nil,
 		)
 	}
 
@@ -229,19 +246,17 @@ func newCustom(db *mvcc.DB, may authorizer.Authorizer, c *custom) (*resource, er
 		return nil, fmt.Errorf("make resource %q: %w", of, err)
 	}
 
-	table := rest.NewDefaultTableConvertor(of)
-
 	r := &resource{main: stores.CustomResource, patches: customPatches, info: metav1.APIResource{
 		Name: names.Plural, SingularName: names.Singular, Namespaced: c.namespaced(), Kind: names.Kind,
 		Verbs: customVerbs, ShortNames: names.ShortNames, Categories: names.Categories,
 		StorageVersionHash: discovery.StorageVersionHash(of.Group, c.version.Name, names.Kind),
 	}}
 
-	if r.scope, err = c.scope(may, "", table, stores.CustomResource); err != nil || stores.Status == nil {
+	if r.scope, err = c.scope(may, "", stores.CustomResource); err != nil || stores.Status == nil {
 		return r, err
 	}
 
-	scope, err := c.scope(may, "status", table, stores.Status)
+	scope, err := c.scope(may, "status", stores.Status)
 	if err != nil {
 		return nil, err
 	}
@@ -251,9 +266,7 @@ func newCustom(db *mvcc.DB, may authorizer.Authorizer, c *custom) (*resource, er
 	return r, nil
 }
 
-func (c *custom) scope(
-	may authorizer.Authorizer, subresource string, table rest.TableConvertor, reset rest.ResetFieldsStrategy,
-) (*handlers.RequestScope, error) {
+func (c *custom) scope(may authorizer.Authorizer, subresource string, reset rest.ResetFieldsStrategy) (*handlers.RequestScope, error) {
 	kind := c.kind()
 	equivalent := runtime.NewEquivalentResourceRegistry()
 	equivalent.RegisterKindFor(c.resource(), subresource, kind)
@@ -266,7 +279,7 @@ func (c *custom) scope(
 		},
 		Serializer: serializer, StandardSerializers: serializer.withoutProtobuf(), ParameterCodec: runtime.NewParameterCodec(scheme),
 		Creater: customCreater{}, Convertor: convertor, Defaulter: c, Typer: customTyper{crdserverscheme.NewUnstructuredObjectTyper()},
-		UnsafeConvertor: convertor, EquivalentResourceMapper: equivalent, TableConvertor: table, Authorizer: may,
+		UnsafeConvertor: convertor, EquivalentResourceMapper: equivalent, TableConvertor: c.table, Authorizer: may,
 		Resource: c.resource(), Kind: kind, Subresource: subresource,
 		HubGroupVersion: kind.GroupVersion(), MetaGroupVersion: metav1.SchemeGroupVersion, MaxRequestBodyBytes: maxBody,
 	}

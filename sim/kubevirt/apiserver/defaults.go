@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
+	scheduling "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +20,15 @@ func addDefaults(s *runtime.Scheme) {
 	s.AddTypeDefaultingFunc(&core.Namespace{}, func(o any) { defaultNamespace(o.(*core.Namespace)) })
 	s.AddTypeDefaultingFunc(&core.Pod{}, func(o any) { defaultPod(o.(*core.Pod)) })
 	s.AddTypeDefaultingFunc(&core.Service{}, func(o any) { defaultService(o.(*core.Service)) })
+	s.AddTypeDefaultingFunc(&scheduling.PriorityClass{}, func(o any) {
+		fillPointer(&o.(*scheduling.PriorityClass).PreemptionPolicy, core.PreemptLowerPriority)
+	})
+	s.AddTypeDefaultingFunc(&rbac.RoleBinding{}, func(o any) {
+		defaultBinding(&o.(*rbac.RoleBinding).RoleRef, o.(*rbac.RoleBinding).Subjects)
+	})
+	s.AddTypeDefaultingFunc(&rbac.ClusterRoleBinding{}, func(o any) {
+		defaultBinding(&o.(*rbac.ClusterRoleBinding).RoleRef, o.(*rbac.ClusterRoleBinding).Subjects)
+	})
 	s.AddTypeDefaultingFunc(&storagev1.StorageClass{}, func(o any) { defaultStorageClass(o.(*storagev1.StorageClass)) })
 }
 
@@ -89,6 +100,16 @@ func defaultService(s *core.Service) {
 
 	for i := range s.Spec.Ports {
 		fill(&s.Spec.Ports[i].Protocol, core.ProtocolTCP)
+	}
+}
+
+func defaultBinding(role *rbac.RoleRef, subjects []rbac.Subject) {
+	fill(&role.APIGroup, rbac.GroupName)
+
+	for i := range subjects {
+		if subjects[i].Kind == rbac.UserKind || subjects[i].Kind == rbac.GroupKind {
+			fill(&subjects[i].APIGroup, rbac.GroupName)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
@@ -38,11 +39,18 @@ const (
 	pathMachines  = "/apis/kubevirt.io/v1/namespaces/fidelity/virtualmachines"
 	pathInstances = "/apis/kubevirt.io/v1/namespaces/fidelity/virtualmachineinstances"
 	pathVolumes   = "/apis/cdi.kubevirt.io/v1beta1/namespaces/fidelity/datavolumes"
+	pathPods      = pathNamespace + "/pods"
+	pathBindings  = "/apis/rbac.authorization.k8s.io/v1/namespaces/fidelity/rolebindings"
+	pathClasses   = "/apis/storage.k8s.io/v1/storageclasses"
+	pathPriority  = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 	jsonPatch      = "application/json-patch+json"
 	mergePatch     = "application/merge-patch+json"
 	strategicPatch = "application/strategic-merge-patch+json"
 	applyPatch     = "application/apply-patch+yaml"
+
+	onlyMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	asTable      = "application/json;as=Table;g=meta.k8s.io;v=v1"
 )
 
 func vm(name, more string) string {
@@ -163,7 +171,18 @@ var fidelity = []step{
 	{name: "get of what is not there", method: "GET", path: pathMachines + "/none"},
 	{name: "get by protobuf", method: "GET", path: pathMachines + "/a", accept: "application/vnd.kubernetes.protobuf"},
 	{name: "get by protobuf or JSON", method: "GET", path: pathMachines + "/none", accept: "application/vnd.kubernetes.protobuf,application/json"},
-	{name: "metadata only", method: "GET", path: pathMachines + "/b", accept: "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"},
+	{name: "metadata only", method: "GET", path: pathMachines + "/b", accept: onlyMetadata},
+	{name: "resources of KubeVirt", method: "GET", path: "/apis/kubevirt.io/v1"},
+	{name: "resources of KubeVirt's instance types", method: "GET", path: "/apis/instancetype.kubevirt.io/v1beta1"},
+	{name: "machine as a table", method: "GET", path: pathMachines + "/a", accept: asTable},
+	{name: "machines as a table", method: "GET", path: pathMachines + "?limit=1", accept: asTable},
+	{name: "machines as a table, with the objects", method: "GET", path: pathMachines + "?includeObject=Object&fieldSelector=metadata.name%3Db",
+		accept: asTable},
+	{name: "machines as a table, without the objects", method: "GET", path: pathMachines + "?includeObject=None", accept: asTable},
+	{name: "no instances as a table", method: "GET", path: pathInstances, accept: asTable},
+	{name: "what has no columns as a table", method: "GET", path: "/apis/instancetype.kubevirt.io/v1beta1/virtualmachineclusterpreferences",
+		accept: asTable},
+	{name: "watch of a table", method: "GET", path: pathMachines + "?watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Da", accept: asTable},
 	{name: "list by label", method: "GET", path: pathMachines + "?labelSelector=x%3Dy"},
 	{name: "list by name", method: "GET", path: pathMachines + "?fieldSelector=metadata.name%3Db"},
 	{name: "list by an unknown field", method: "GET", path: pathMachines + "?fieldSelector=spec.runStrategy%3DHalted"},
@@ -295,6 +314,8 @@ var fidelity = []step{
 	{name: "instance with a status", method: "POST", path: pathInstances + "?fieldManager=script",
 		body: `{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance","metadata":{"name":"i"},"spec":{"domain":{"devices":{}}},` +
 			`"status":{"phase":"Running","nodeName":"n"}}`},
+	{name: "instance as a table", method: "GET", path: pathInstances + "/i", accept: asTable},
+	{name: "data volumes as a table", method: "GET", path: pathVolumes, accept: asTable},
 	{name: "update of an instance's status", method: "PATCH", path: pathInstances + "/i?fieldManager=script", media: mergePatch,
 		body: `{"status":{"phase":"Failed"}}`},
 	{name: "owner without uid", method: "POST", path: pathNamespace + "/configmaps",
@@ -320,6 +341,91 @@ var fidelity = []step{
 		body: `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"m"},"spec":{"holderIdentity":"x"}}`},
 	{name: "storage class without provisioner", method: "POST", path: "/apis/storage.k8s.io/v1/storageclasses",
 		body: `{"apiVersion":"storage.k8s.io/v1","kind":"StorageClass","metadata":{"name":"fidelity"}}`},
+
+	// What an update may not do.
+	{name: "secret for updates", method: "POST", path: pathNamespace + "/secrets?fieldManager=script",
+		body: `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"u"},"data":{"a":"eA=="}}`},
+	{name: "secret gets a bad key", method: "PATCH", path: pathNamespace + "/secrets/u", media: mergePatch,
+		body: `{"data":{"no/such key":"eA=="}}`},
+	{name: "secret gets a bad label", method: "PATCH", path: pathNamespace + "/secrets/u", media: mergePatch,
+		body: `{"metadata":{"labels":{"a":"not a label!"}}}`},
+	{name: "secret becomes too large", method: "PATCH", path: pathNamespace + "/secrets/u", media: mergePatch,
+		body: `{"stringData":{"b":"` + strings.Repeat("x", 2<<20) + `"}}`},
+	{name: "secret becomes immutable", method: "PATCH", path: pathNamespace + "/secrets/u?fieldManager=script", media: mergePatch,
+		body: `{"immutable":true}`},
+	{name: "immutable secret becomes mutable", method: "PATCH", path: pathNamespace + "/secrets/u", media: mergePatch,
+		body: `{"immutable":false,"data":{"a":"eQ=="}}`},
+	{name: "configmap for updates", method: "POST", path: pathNamespace + "/configmaps?fieldManager=script",
+		body: config("u", `,"data":{"a":"1"},"binaryData":{"b":"eA=="}`)},
+	{name: "configmap with a key twice", method: "POST", path: pathNamespace + "/configmaps",
+		body: config("v", `,"data":{"a":"1"},"binaryData":{"a":"eA=="}`)},
+	{name: "configmap with a bad binary key", method: "POST", path: pathNamespace + "/configmaps", body: config("v", `,"binaryData":{"a b":"eA=="}`)},
+	{name: "configmap that is too large in sum", method: "POST", path: pathNamespace + "/configmaps",
+		body: config("v", `,"data":{"a":"`+strings.Repeat("x", 600<<10)+`"},"binaryData":{"b":"`+strings.Repeat("AAAA", 200<<10)+`"}`)},
+	{name: "configmap gets a bad key", method: "PATCH", path: pathNamespace + "/configmaps/u", media: mergePatch, body: `{"data":{"a b":"1"}}`},
+	{name: "configmap becomes too large", method: "PATCH", path: pathNamespace + "/configmaps/u", media: mergePatch,
+		body: `{"data":{"c":"` + strings.Repeat("x", 2<<20) + `"}}`},
+	{name: "configmap becomes immutable", method: "PATCH", path: pathNamespace + "/configmaps/u?fieldManager=script", media: mergePatch,
+		body: `{"immutable":true}`},
+	{name: "immutable configmap changes", method: "PATCH", path: pathNamespace + "/configmaps/u", media: mergePatch,
+		body: `{"immutable":null,"data":{"a":"2"},"binaryData":{"b":"eQ=="}}`},
+	{name: "immutable configmap gets a label", method: "PATCH", path: pathNamespace + "/configmaps/u?fieldManager=script", media: mergePatch,
+		body: `{"metadata":{"labels":{"a":"b"}}}`},
+	{name: "claim for updates", method: "POST", path: pathNamespace + "/persistentvolumeclaims?fieldManager=script",
+		body: `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"u"},"spec":{"accessModes":["ReadWriteOnce"],` +
+			`"storageClassName":"none","resources":{"requests":{"storage":"1Gi"}}}}`},
+	{name: "claim loses its access modes", method: "PATCH", path: pathNamespace + "/persistentvolumeclaims/u", media: mergePatch,
+		body: `{"spec":{"accessModes":null}}`},
+	{name: "storage class", method: "POST", path: pathClasses + "?fieldManager=script",
+		body: `{"apiVersion":"storage.k8s.io/v1","kind":"StorageClass","metadata":{"name":"fidelity"},"provisioner":"fidelity.example",` +
+			`"parameters":{"a":"b"}}`},
+	{name: "storage class changes its parameters", method: "PATCH", path: pathClasses + "/fidelity", media: mergePatch,
+		body: `{"parameters":{"a":"c"}}`},
+	{name: "storage class changes all that it may not", method: "PATCH", path: pathClasses + "/fidelity", media: mergePatch,
+		body: `{"provisioner":"other.example","reclaimPolicy":"Retain","volumeBindingMode":"WaitForFirstConsumer","parameters":null}`},
+	{name: "storage class loses its provisioner", method: "PATCH", path: pathClasses + "/fidelity", media: mergePatch, body: `{"provisioner":""}`},
+	{name: "storage class changes what it may", method: "PATCH", path: pathClasses + "/fidelity?fieldManager=script", media: mergePatch,
+		body: `{"allowVolumeExpansion":true}`},
+	{name: "storage class goes", method: "DELETE", path: pathClasses + "/fidelity"},
+	{name: "priority class", method: "POST", path: pathPriority + "?fieldManager=script",
+		body: `{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"fidelity"},"value":7}`},
+	{name: "priority class changes its value", method: "PATCH", path: pathPriority + "/fidelity", media: mergePatch,
+		body: `{"value":8,"preemptionPolicy":"Never"}`},
+	{name: "priority class changes what it may", method: "PATCH", path: pathPriority + "/fidelity?fieldManager=script", media: mergePatch,
+		body: `{"description":"x"}`},
+	{name: "priority class goes", method: "DELETE", path: pathPriority + "/fidelity"},
+	{name: "role binding", method: "POST", path: pathBindings + "?fieldManager=script",
+		body: `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"u"},` +
+			`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"a"}}`},
+	{name: "role binding changes its role", method: "PATCH", path: pathBindings + "/u", media: mergePatch, body: `{"roleRef":{"name":"b"}}`},
+	{name: "role binding changes its subjects", method: "PATCH", path: pathBindings + "/u?fieldManager=script", media: mergePatch,
+		body: `{"subjects":[{"kind":"ServiceAccount","name":"x","namespace":"fidelity"},{"kind":"User","name":"y"}]}`},
+	{name: "role binding without a role", method: "POST", path: pathBindings,
+		body: `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"v"},"roleRef":{"kind":"Thing","name":""}}`},
+	{name: "service account", method: "POST", path: pathNamespace + "/serviceaccounts?fieldManager=script",
+		body: `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`},
+	{name: "pod", method: "POST", path: pathPods + "?fieldManager=script", accept: onlyMetadata,
+		body: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"u"},"spec":{"automountServiceAccountToken":false,` +
+			`"containers":[{"name":"c","image":"i:1"}]}}`},
+	{name: "pod changes the name of its container", method: "PATCH", path: pathPods + "/u", media: jsonPatch,
+		body: `[{"op":"replace","path":"/spec/containers/0/name","value":"d"}]`},
+	{name: "pod changes the restart policy", method: "PATCH", path: pathPods + "/u", media: mergePatch, body: `{"spec":{"restartPolicy":"Never"}}`},
+	{name: "pod gets one more container", method: "PATCH", path: pathPods + "/u", media: jsonPatch,
+		body: `[{"op":"add","path":"/spec/containers/-","value":{"name":"d","image":"i:1"}}]`},
+	{name: "pod loses its containers", method: "PATCH", path: pathPods + "/u", media: jsonPatch, body: `[{"op":"remove","path":"/spec/containers"}]`},
+	{name: "pod changes its image", method: "PATCH", path: pathPods + "/u?fieldManager=script", media: jsonPatch, accept: onlyMetadata,
+		body: `[{"op":"replace","path":"/spec/containers/0/image","value":"i:2"}]`},
+	{name: "pod loses its image", method: "PATCH", path: pathPods + "/u", media: jsonPatch,
+		body: `[{"op":"replace","path":"/spec/containers/0/image","value":""}]`},
+	{name: "pod gets a toleration", method: "PATCH", path: pathPods + "/u?fieldManager=script", media: strategicPatch, accept: onlyMetadata,
+		body: `{"spec":{"tolerations":[{"key":"a","operator":"Exists"}]}}`},
+	{name: "pod gets a deadline", method: "PATCH", path: pathPods + "/u?fieldManager=script", media: mergePatch, accept: onlyMetadata,
+		body: `{"spec":{"activeDeadlineSeconds":60}}`},
+	{name: "pod gets a later deadline", method: "PATCH", path: pathPods + "/u", media: mergePatch, body: `{"spec":{"activeDeadlineSeconds":90}}`},
+	{name: "pod loses its deadline", method: "PATCH", path: pathPods + "/u", media: mergePatch, body: `{"spec":{"activeDeadlineSeconds":null}}`},
+	{name: "pod goes", method: "DELETE", path: pathPods + "/u", accept: onlyMetadata},
+	{name: "service account goes", method: "DELETE", path: pathNamespace + "/serviceaccounts/default"},
+	{name: "role binding goes", method: "DELETE", path: pathBindings + "/u"},
 
 	// Who is it, and may it.
 	{name: "wrong token", method: "GET", path: pathMachines, token: "no such token"},
@@ -393,35 +499,14 @@ func play(t *testing.T, client *http.Client, host string, s step, last map[strin
 		s.path, s.body = strings.ReplaceAll(s.path, "{"+name+"}", value), strings.ReplaceAll(s.body, "{"+name+"}", value)
 	}
 
-	r, err := http.NewRequestWithContext(t.Context(), s.method, host+s.path, bytes.NewBufferString(s.body))
-	require.NoError(t, err)
+	answer, text := send(t, client, host, s)
 
-	if s.as != "" {
-		r.Header.Set("Impersonate-User", s.as)
+	// A real server is not ready for each of its kinds at once.
+	for tries := 0; answer.StatusCode == http.StatusTooManyRequests && tries < 30; tries++ {
+		time.Sleep(time.Second)
+
+		answer, text = send(t, client, host, s)
 	}
-
-	if s.token != "" {
-		r.Header.Set("Authorization", "Bearer "+s.token)
-	}
-
-	r.Header.Set("Accept", "application/json")
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("User-Agent", "script/1")
-
-	if s.media != "" {
-		r.Header.Set("Content-Type", s.media)
-	}
-
-	if s.accept != "" {
-		r.Header.Set("Accept", s.accept)
-	}
-
-	answer, err := client.Do(r)
-	require.NoError(t, err, s.name)
-
-	text, err := io.ReadAll(answer.Body)
-	require.NoError(t, err, s.name)
-	require.NoError(t, answer.Body.Close())
 
 	for name, pattern := range found {
 		if match := pattern.FindSubmatch(text); match != nil {
@@ -465,6 +550,43 @@ func play(t *testing.T, client *http.Client, host string, s step, last map[strin
 	return b.String()
 }
 
+// send sends the request of a step.
+func send(t *testing.T, client *http.Client, host string, s step) (*http.Response, []byte) {
+	t.Helper()
+
+	r, err := http.NewRequestWithContext(t.Context(), s.method, host+s.path, bytes.NewBufferString(s.body))
+	require.NoError(t, err)
+
+	if s.as != "" {
+		r.Header.Set("Impersonate-User", s.as)
+	}
+
+	if s.token != "" {
+		r.Header.Set("Authorization", "Bearer "+s.token)
+	}
+
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("User-Agent", "script/1")
+
+	if s.media != "" {
+		r.Header.Set("Content-Type", s.media)
+	}
+
+	if s.accept != "" {
+		r.Header.Set("Accept", s.accept)
+	}
+
+	answer, err := client.Do(r)
+	require.NoError(t, err, s.name)
+
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err, s.name)
+	require.NoError(t, answer.Body.Close())
+
+	return answer, text
+}
+
 // What differs from run to run has a name in its place.
 var changing = []struct {
 	pattern *regexp.Regexp
@@ -472,10 +594,11 @@ var changing = []struct {
 }{
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[1-9][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`), "UID"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`(?m)^(\s+)"\d+m?\d*s"`), `${1}"AGE"`},
 	{regexp.MustCompile(`"resourceVersion": "\d\d+"`), `"resourceVersion": "VERSION"`},
 	{regexp.MustCompile(`(\\"resourceVersion\\\\*":\\*")\d+`), "${1}VERSION"},
-	// What has changed in a claim is told by the names that its fields have inside of the real server.
-	{regexp.MustCompile(`for bound claims\\n@@(?:[^"\\]|\\.)*`), "for bound claims"},
+	// What has changed in a claim or a pod is told by the names that its fields have inside of the real server.
+	{regexp.MustCompile(`\\n@@(?:[^"\\]|\\.)*?(\]?")`), "$1"},
 	{regexp.MustCompile(`"continue": "[^"]+"`), `"continue": "CONTINUE"`},
 	{regexp.MustCompile(`, current: \d+`), ", current: VERSION"},
 	{regexp.MustCompile(`\bg-[a-z0-9]{5}\b`), "g-SUFFIX"},

@@ -26,6 +26,9 @@ import (
 // builtinTypes knows the built-in kinds as server-side apply sees them.
 var builtinTypes = sync.OnceValue(func() managedfields.TypeConverter { return applyconfigurations.NewTypeConverter(scheme) })
 
+// eventSeconds is how long an event lasts after it was written last.
+const eventSeconds = 60 * 60
+
 // newBuiltin makes the resource of a built-in kind.
 func newBuiltin(db *mvcc.DB, may authorizer.Authorizer, b builtin) (*resource, error) {
 	s := strategy{ObjectTyper: scheme, NameGenerator: names.SimpleNameGenerator, builtin: b}
@@ -38,7 +41,11 @@ func newBuiltin(db *mvcc.DB, may authorizer.Authorizer, b builtin) (*resource, e
 		NewFunc: b.newObject, NewListFunc: b.newList, PredicateFunc: predicate(s.attributes),
 		DefaultQualifiedResource: of, SingularQualifiedResource: singular,
 		CreateStrategy: s, UpdateStrategy: s, DeleteStrategy: s, ResetFieldsStrategy: s,
-		TableConvertor: rest.NewDefaultTableConvertor(of),
+		TableConvertor: rest.NewDefaultTableConvertor(of), ReturnDeletedObject: b.returnsDeleted(),
+	}
+
+	if b.kind == "Event" {
+		store.TTLFunc = func(runtime.Object, uint64, bool) (uint64, error) { return eventSeconds, nil }
 	}
 
 	options := inMemory{db: db, prefix: "/registry/" + b.plural, codec: codecs.LegacyCodec(b.version)}

@@ -7,24 +7,19 @@ import (
 	"slices"
 
 	core "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// strategy is what the server does to objects of a built-in kind on their way in. Validation is that of the metadata, and of what
-// cannot be changed; what else the real server checks of pods, services and the rest is not modelled.
+// strategy is what the server does to objects of a built-in kind on their way in.
 type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -118,8 +113,8 @@ func (s strategy) PrepareForCreate(_ context.Context, object runtime.Object) {
 // claimProtection keeps a claim that is deleted as long as a pod uses it.
 const claimProtection = "kubernetes.io/pvc-protection"
 
-// generations says whether the kind counts changes of its spec.
-func (s strategy) generations() bool { return s.kind == "Pod" }
+// generations says whether the kind has a generation. Only that of pods grows.
+func (s strategy) generations() bool { return s.kind == "Pod" || s.kind == "PriorityClass" }
 
 func moveStringData(s *core.Secret) {
 	if len(s.StringData) > 0 && s.Data == nil {
@@ -144,155 +139,19 @@ func (s strategy) PrepareForUpdate(_ context.Context, object, old runtime.Object
 		part(object, kept).Set(part(old, kept))
 	}
 
-	if o, ok := object.(*core.Namespace); ok && s.subresource != "finalize" {
-		o.Spec.Finalizers = old.(*core.Namespace).Spec.Finalizers
-	}
-}
-
-// Validate implements rest.RESTCreateStrategy.
-func (s strategy) Validate(_ context.Context, object runtime.Object) field.ErrorList {
-	accessor, err := meta.Accessor(object)
-	if err != nil {
-		return field.ErrorList{field.InternalError(field.NewPath("metadata"), err)}
-	}
-
-	errs := validation.ValidateObjectMetaAccessor(accessor, !s.cluster, s.nameRule(), field.NewPath("metadata"))
-
 	switch o := object.(type) {
-	case *core.Secret:
-		errs = append(errs, validateData(o.Data)...)
-	case *core.ConfigMap:
-		errs = append(errs, validateData(o.Data)...)
-		errs = append(errs, validateData(o.BinaryData)...)
-	case *core.PersistentVolumeClaim:
-		errs = append(errs, validateClaim(o)...)
+	case *core.Namespace:
+		if s.subresource != "finalize" {
+			o.Spec.Finalizers = old.(*core.Namespace).Spec.Finalizers
+		}
 	case *core.Pod:
-		errs = append(errs, validatePod(o)...)
-	case *storagev1.StorageClass:
-		if o.Provisioner == "" {
-			errs = append(errs, field.Required(field.NewPath("provisioner"), ""))
+		was := old.(*core.Pod)
+		o.Generation = was.Generation
+
+		if !apiequality.Semantic.DeepEqual(o.Spec, was.Spec) {
+			o.Generation++
 		}
 	}
-
-	return errs
-}
-
-// nameRule returns how names of the kind have to look.
-func (s strategy) nameRule() validation.ValidateNameFunc {
-	switch s.kind {
-	case "Namespace", "Service":
-		return validation.NameIsDNSLabel
-	case "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding":
-		return func(name string, prefix bool) []string { return nil }
-	default:
-		return validation.NameIsDNSSubdomain
-	}
-}
-
-func validateData[V string | []byte](data map[string]V) (errs field.ErrorList) {
-	total, path := 0, field.NewPath("data")
-
-	for k, v := range data {
-		for _, problem := range utilvalidation.IsConfigMapKey(k) {
-			errs = append(errs, field.Invalid(path.Key(k), k, problem))
-		}
-
-		total += len(v)
-	}
-
-	if total > core.MaxSecretSize {
-		errs = append(errs, field.TooLong(path, "", core.MaxSecretSize))
-	}
-
-	return errs
-}
-
-func validateClaim(c *core.PersistentVolumeClaim) (errs field.ErrorList) {
-	spec := field.NewPath("spec")
-
-	if len(c.Spec.AccessModes) == 0 {
-		errs = append(errs, field.Required(spec.Child("accessModes"), "at least 1 access mode is required"))
-	}
-
-	if _, ok := c.Spec.Resources.Requests[core.ResourceStorage]; !ok {
-		errs = append(errs, field.Required(spec.Child("resources").Key(string(core.ResourceStorage)), ""))
-	}
-
-	return errs
-}
-
-func validatePod(p *core.Pod) (errs field.ErrorList) {
-	if len(p.Spec.Containers) == 0 {
-		errs = append(errs, field.Required(field.NewPath("spec", "containers"), ""))
-	}
-
-	return errs
-}
-
-// ValidateUpdate implements rest.RESTUpdateStrategy.
-func (s strategy) ValidateUpdate(ctx context.Context, object, old runtime.Object) field.ErrorList {
-	accessor, err := meta.Accessor(object)
-	if err != nil {
-		return field.ErrorList{field.InternalError(field.NewPath("metadata"), err)}
-	}
-
-	before, err := meta.Accessor(old)
-	if err != nil {
-		return field.ErrorList{field.InternalError(field.NewPath("metadata"), err)}
-	}
-
-	errs := validation.ValidateObjectMetaAccessorUpdate(accessor, before, field.NewPath("metadata"))
-	if s.subresource != "" {
-		return errs
-	}
-
-	switch o := object.(type) {
-	case *core.Secret:
-		was := old.(*core.Secret)
-
-		if o.Type != was.Type {
-			errs = append(errs, validation.ValidateImmutableField(o.Type, was.Type, field.NewPath("type"))...)
-		}
-
-		if was.Immutable != nil && *was.Immutable && !apiequality.Semantic.DeepEqual(o.Data, was.Data) {
-			errs = append(errs, field.Forbidden(field.NewPath("data"), "field is immutable when `immutable` is set"))
-		}
-	case *core.PersistentVolumeClaim:
-		errs = append(errs, validateClaimUpdate(o, old.(*core.PersistentVolumeClaim))...)
-	case *storagev1.StorageClass:
-		was := old.(*storagev1.StorageClass)
-		errs = append(errs, validation.ValidateImmutableField(o.Provisioner, was.Provisioner, field.NewPath("provisioner"))...)
-	default:
-		errs = append(errs, s.Validate(ctx, object)...)
-	}
-
-	return errs
-}
-
-// validateClaimUpdate lets a claim be bound to a volume, and grow then; all else stays. The text of a real server has a diff behind it.
-func validateClaimUpdate(now, was *core.PersistentVolumeClaim) (errs field.ErrorList) {
-	spec := field.NewPath("spec")
-	rest := now.Spec.DeepCopy()
-
-	if was.Spec.VolumeName == "" {
-		rest.VolumeName = ""
-	}
-
-	if was.Status.Phase == core.ClaimBound {
-		rest.Resources.Requests = was.Spec.Resources.Requests
-	}
-
-	if !apiequality.Semantic.DeepEqual(*rest, was.Spec) {
-		errs = append(errs, field.Forbidden(spec, "spec is immutable after creation except resources.requests and "+
-			"volumeAttributesClassName for bound claims"))
-	}
-
-	size, before := now.Spec.Resources.Requests[core.ResourceStorage], was.Spec.Resources.Requests[core.ResourceStorage]
-	if size.Cmp(before) < 0 {
-		errs = append(errs, field.Forbidden(spec.Child("resources", "requests", "storage"), "field can not be less than status.capacity"))
-	}
-
-	return errs
 }
 
 // CheckGracefulDelete implements rest.RESTGracefulDeleteStrategy: pods that run somewhere get time to end.

@@ -133,6 +133,11 @@ func generate(folder string) error {
 			definition = change(definition)
 		}
 
+		definition, err := shownAs[name].in(definition)
+		if err != nil {
+			return fmt.Errorf("definition %s: %w", name, err)
+		}
+
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(definition), 0o644); err != nil { //nolint:gosec // for everybody to read
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // firstRevision is where a new database stands. Zero and one have meanings of their own in the protocol.
@@ -18,6 +19,8 @@ type DB struct {
 	compacted int64
 	items     map[string]item
 	changes   []change
+	// ends are those of the keys that do not last.
+	ends map[string]*end
 	// changed is closed, and replaced, at each change.
 	changed chan struct{}
 	// cut is closed, and replaced, when the watches are cut.
@@ -38,6 +41,12 @@ type item struct {
 
 func newItem(data []byte, revision int64) item {
 	return item{data: data, revision: revision, memo: &memo{}}
+}
+
+// end is when a key's value of a revision goes, unless it has another one by then.
+type end struct {
+	*time.Timer
+	revision int64
 }
 
 // remembered is for how many changes back the objects that values were read as are kept, beside their bytes.
@@ -62,7 +71,8 @@ type pair struct {
 // order, with the values of a key before and after it, nil for none; it must not call the database. It may be nil.
 func New(history int, told func(before, after []byte)) *DB {
 	return &DB{
-		revision: firstRevision, items: map[string]item{}, changed: make(chan struct{}), cut: make(chan struct{}), history: history, told: told,
+		revision: firstRevision, items: map[string]item{}, ends: map[string]*end{}, changed: make(chan struct{}), cut: make(chan struct{}),
+		history: history, told: told,
 	}
 }
 
@@ -99,7 +109,7 @@ func (d *DB) CutWatches() {
 	d.cut = make(chan struct{})
 }
 
-// Close ends all watches for good. Reads and writes go on.
+// Close ends all watches for good, and what does not last stays. Reads and writes go on.
 func (d *DB) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -108,6 +118,12 @@ func (d *DB) Close() {
 		d.closed = true
 		close(d.cut)
 	}
+
+	for _, e := range d.ends {
+		e.Stop()
+	}
+
+	clear(d.ends)
 }
 
 // cutting returns the channel that ends the watches that begin now.
@@ -158,10 +174,15 @@ func (d *DB) remove(key string, was int64) (item, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	before := d.items[key]
-	if before.revision != was {
+	if d.items[key].revision != was {
 		return item{}, false
 	}
+
+	return d.removeLocked(key), true
+}
+
+func (d *DB) removeLocked(key string) item {
+	before := d.items[key]
 
 	d.revision++
 	delete(d.items, key)
@@ -169,7 +190,40 @@ func (d *DB) remove(key string, was int64) (item, bool) {
 	last := newItem(before.data, d.revision)
 	d.addLocked(change{key: key, item: newItem(nil, d.revision), before: before, last: last})
 
-	return last, true
+	return last
+}
+
+// expire lets a key's value of a revision go after some time. What was said of an earlier value of it is forgotten.
+func (d *DB) expire(key string, revision int64, after time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	if d.closed {
+		return
+	}
+
+	if e := d.ends[key]; e != nil {
+		if e.revision > revision {
+			return
+		}
+
+		e.Stop()
+	}
+
+	d.ends[key] = &end{revision: revision, Timer: time.AfterFunc(after, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+
+		if e := d.ends[key]; e == nil || e.revision != revision {
+			return
+		}
+
+		delete(d.ends, key)
+
+		if d.items[key].revision == revision {
+			d.removeLocked(key)
+		}
+	})}
 }
 
 func (d *DB) addLocked(c change) {

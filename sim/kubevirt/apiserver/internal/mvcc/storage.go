@@ -77,7 +77,7 @@ func (s *Storage) encode(object runtime.Object) ([]byte, error) {
 }
 
 // Create implements storage.Interface.
-func (s *Storage) Create(_ context.Context, key string, object, out runtime.Object, _ uint64) error {
+func (s *Storage) Create(_ context.Context, key string, object, out runtime.Object, seconds uint64) error {
 	key, err := storage.PrepareKey(s.prefix, key, false)
 	if err != nil {
 		return err
@@ -97,11 +97,20 @@ func (s *Storage) Create(_ context.Context, key string, object, out runtime.Obje
 		return storage.NewKeyExistsError(key, 0)
 	}
 
+	s.expire(key, made, seconds)
+
 	if out == nil {
 		return nil
 	}
 
 	return s.decode(made, out)
+}
+
+// expire lets a value go after so many seconds, if they are not zero.
+func (s *Storage) expire(key string, written item, seconds uint64) {
+	if seconds > 0 {
+		s.db.expire(key, written.revision, time.Duration(seconds)*time.Second)
+	}
 }
 
 // Get implements storage.Interface.
@@ -228,7 +237,7 @@ func (s *Storage) GuaranteedUpdate(
 			return err
 		}
 
-		updated, _, err := tryUpdate(now.object, storage.ResponseMeta{ResourceVersion: uint64(now.item.revision)})
+		updated, seconds, err := tryUpdate(now.object, storage.ResponseMeta{ResourceVersion: uint64(now.item.revision)})
 		if err != nil {
 			return err
 		}
@@ -247,6 +256,10 @@ func (s *Storage) GuaranteedUpdate(
 		}
 
 		if written, ok := s.db.put(key, data, now.item.revision); ok {
+			if seconds != nil {
+				s.expire(key, written, *seconds)
+			}
+
 			return s.decode(written, destination)
 		}
 	}
