@@ -97,6 +97,7 @@ func (c *Controller) connect(mirrors *kube.Mirrors) (err error) {
 		{kube.Claims, metadata[corev1.PersistentVolumeClaim]},
 		{kube.Secrets, metadata[corev1.Secret]},
 		{kube.ConfigMaps, metadata[metav1.PartialObjectMetadata]},
+		{kube.ControllerRevisions, metadata[metav1.PartialObjectMetadata]},
 		{kube.VolumeSnapshots, metadata[snapshotv1.VolumeSnapshot]},
 	} {
 		mirror, err := k.mirror(mirrors, k.of)
