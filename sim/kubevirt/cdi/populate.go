@@ -139,7 +139,7 @@ func pod(phase corev1.PodPhase, running, reason, message string, restarts int) m
 
 // imports takes an import one step on.
 func (c *Controller) imports(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, event, error) {
-	j, key := c.job(dv.UID, pvc.UID), kube.Key(dv)
+	j, key := c.job(dv, pvc.UID), kube.Key(dv)
 
 	c.mu.Lock()
 	now := *j
@@ -307,9 +307,12 @@ func (c *Controller) attempted(j *job, image Image, err error) {
 
 // complete marks a claim as filled.
 func (c *Controller) complete(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim, what content) (*corev1.PersistentVolumeClaim, event, error) {
+	j := c.job(dv, pvc.UID)
+	what.claim = kube.Key(pvc)
+
 	c.mu.Lock()
 	c.contents[pvc.UID] = what
-	restarts := c.jobs[dv.UID].restarts
+	restarts := j.restarts
 	c.mu.Unlock()
 
 	state := pod(corev1.PodSucceeded, "false", "Completed", "Import Complete", restarts)
@@ -325,6 +328,8 @@ func (c *Controller) complete(ctx context.Context, dv *cdi.DataVolume, pvc *core
 
 	pvc, err := c.annotate(ctx, pvc, state)
 	if err != nil {
+		c.empty(pvc.UID) // It may have gone before it had anything on it.
+
 		return pvc, event{}, err
 	}
 
@@ -334,7 +339,7 @@ func (c *Controller) complete(ctx context.Context, dv *cdi.DataVolume, pvc *core
 // clone takes a clone one step on.
 func (c *Controller) clone(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, event, error) {
 	what, _ := cloneSource(dv)
-	j, key := c.job(dv.UID, pvc.UID), kube.Key(dv)
+	j, key := c.job(dv, pvc.UID), kube.Key(dv)
 	from := fmt.Sprintf("%s into %s/%s", what, pvc.Namespace, pvc.Name)
 
 	source := c.claims.Get(what.namespace, what.name)

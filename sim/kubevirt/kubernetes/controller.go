@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	kubevirt "kubevirt.io/api/core/v1"
 	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
@@ -40,9 +41,16 @@ type Controller struct {
 	binding kube.Queue
 	ending  kube.Queue
 
-	mu     sync.Mutex
-	faults []*Fault
-	since  map[string]time.Time // when a claim began to wait for its provisioner
+	mu      sync.Mutex
+	faults  []*Fault
+	waiting map[string]*waiting // by namespace and name of a claim that is not bound
+}
+
+// waiting is what is known of a claim that is not bound.
+type waiting struct {
+	claim types.UID
+	since time.Time // when the provisioner was asked; zero is not yet
+	told  bool      // that it waits for its first consumer
 }
 
 // Fault is something that goes wrong with claims until it is taken back.
@@ -62,7 +70,7 @@ type collected struct {
 
 // New returns the controllers for the API server of the mirrors.
 func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
-	c := &Controller{opts: opts, since: map[string]time.Time{}}
+	c := &Controller{opts: opts, waiting: map[string]*waiting{}}
 	c.garbage = kube.Queue{Sync: c.collect, Failed: opts.Failed}
 	c.binding = kube.Queue{Sync: c.bind, Failed: opts.Failed}
 	c.ending = kube.Queue{Sync: c.end, Failed: opts.Failed}
