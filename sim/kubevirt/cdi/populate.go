@@ -43,7 +43,7 @@ func (c *Controller) populate(ctx context.Context, dv *cdi.DataVolume, pvc *core
 		waits := c.waits(pvc)
 
 		if waits && dv.Annotations[annImmediate] != "" {
-			updated, err := c.annotate(ctx, pvc, map[string]string{selectedNode: "node-1"})
+			updated, err := c.annotate(ctx, pvc, map[string]string{selectedNode: c.opts.Node})
 
 			return updated, event{}, err
 		}
@@ -250,11 +250,7 @@ func (c *Controller) work(dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim,
 // attempt is one run of the importer.
 func (c *Controller) attempt(ctx context.Context, s Source, room int64) (Image, error) {
 	if f, ok := c.fails(s.Claim); ok {
-		if f.Fatal {
-			return Image{}, &FatalError{Message: f.Message}
-		}
-
-		return Image{}, errors.New(f.Message)
+		return Image{}, f.err()
 	}
 
 	if s.URL == "" || c.opts.Fetch == nil { // It is blank, or nobody knows how large it is.
@@ -386,21 +382,25 @@ func (c *Controller) attemptClone(ctx context.Context, dv *cdi.DataVolume, pvc *
 
 	if begins {
 		if f, ok := c.fails(key); ok {
-			c.attempted(j, Image{}, errors.New(f.Message))
+			c.attempted(j, Image{}, f.err())
 		}
 	}
 
 	c.mu.Lock()
 
 	now = *j
-	if failed = time.Now().Before(now.retry); !failed && now.ran.IsZero() {
+	if failed = now.fatal || time.Now().Before(now.retry); !failed && now.ran.IsZero() {
 		j.ran = time.Now()
 		now.ran = j.ran
 	}
 
 	c.mu.Unlock()
 
-	if failed {
+	switch {
+	case now.fatal:
+		dv.Status.Phase = cdi.Failed
+		*pvc, err = c.annotate(ctx, *pvc, pod(corev1.PodFailed, "false", "Error", now.failure, now.restarts))
+	case failed:
 		dv.Status.RestartCount = int32(now.restarts) //nolint:gosec // It counts restarts.
 		c.queue.After(key, time.Until(now.retry))
 		*pvc, err = c.annotate(ctx, *pvc, pod(corev1.PodRunning, "false", "Error", now.failure, now.restarts))

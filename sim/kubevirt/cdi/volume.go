@@ -223,13 +223,13 @@ func annotateSource(dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim) {
 }
 
 func populatorRef(dv *cdi.DataVolume) *corev1.TypedObjectReference {
-	kind := "VolumeImportSource"
+	kind, prefix := "VolumeImportSource", "volume-import-source-"
 	if _, clone := cloneSource(dv); clone {
-		kind = "VolumeCloneSource"
+		kind, prefix = "VolumeCloneSource", "volume-clone-source-"
 	}
 
 	return &corev1.TypedObjectReference{
-		APIGroup: new(kube.DataVolumes.Group), Kind: kind, Name: strings.ToLower(kind[:1]) + "olume-" + string(dv.UID),
+		APIGroup: new(kube.DataVolumes.Group), Kind: kind, Name: prefix + string(dv.UID),
 	}
 }
 
