@@ -31,7 +31,7 @@ type Options struct {
 	// Ledger keeps the books; nil makes new ones.
 	Ledger *ledger.Ledger
 	// Enter changes what the books have of an object: an image that is there for all machines is one to keep. Nil changes nothing. The
-	// kinds are "vm", "instance", "datavolume", "claim", "secret" and "snapshot".
+	// kinds are "vm", "instance", "datavolume", "claim", "secret", "snapshot" and "revision".
 	Enter func(o ledger.Object, object *unstructured.Unstructured) ledger.Object
 	// Latency is how long a call takes, by the op of the ledger ("create virtualmachines"); nil is no time.
 	Latency func(op string) time.Duration
@@ -127,6 +127,7 @@ func (c *Cluster) Close() {
 var booked = map[string]string{
 	kube.VirtualMachines.Kind: "vm", kube.VirtualMachineInstances.Kind: "instance", kube.DataVolumes.Kind: "datavolume",
 	kube.Claims.Kind: "claim", kube.Secrets.Kind: "secret", kube.VolumeSnapshots.Kind: "snapshot",
+	kube.ControllerRevisions.Kind: "revision",
 }
 
 // object is what the books have of an object.

@@ -27,7 +27,7 @@ import (
 // ControllerOptions shape the controllers of a cluster. The zero value takes no time for anything, boots nothing, and has the storage
 // class "standard".
 type ControllerOptions struct {
-	// Virt, CDI, Kubernetes and Snapshots shape the parts. Virt.Content and Snapshots.Restoring are set here.
+	// Virt, CDI, Kubernetes and Snapshots shape the parts. Virt.Content, CDI.Node and Snapshots.Restoring are set here.
 	Virt       virt.Options
 	CDI        cdi.Options
 	Kubernetes kubernetes.Options
@@ -107,6 +107,12 @@ func NewControllers(config *rest.Config, opts ControllerOptions) (c *Controllers
 	}
 
 	c.mirrors = kube.NewMirrors(c.client)
+
+	if len(opts.Virt.Nodes) == 0 {
+		opts.Virt.Nodes = []virt.Node{{Name: "node-1"}}
+	}
+
+	opts.CDI.Node = opts.Virt.Nodes[0].Name
 
 	if c.CDI, err = cdi.New(c.mirrors, opts.CDI); err != nil {
 		return nil, err

@@ -647,3 +647,69 @@ func TestMissingSecretKeepsAMachineFromStarting(t *testing.T) {
 		require.Equal(t, virt.Guest{UserData: []byte("#cloud-config")}.UserData, (<-g.booted).UserData)
 	})
 }
+
+func TestClaimNamesThePopulatorOfItsVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startShots(t, kubevirt.Options{})
+		require.NoError(t, s.createVolume(volume("image", "2Gi", imported())))
+		after(time.Second)
+		s.take("image", "image")
+		after(time.Second)
+		require.NoError(t, s.createVolume(volume("copy", "2Gi", cloned("image"))))
+		require.NoError(t, s.createVolume(volume("restored", "2Gi", shotOf("image"))))
+		after(time.Second)
+
+		for name, want := range map[string]struct{ kind, prefix string }{
+			"image": {"VolumeImportSource", "volume-import-source-"}, "copy": {"VolumeCloneSource", "volume-clone-source-"},
+			"restored": {"VolumeCloneSource", "volume-clone-source-"},
+		} {
+			ref := s.claim(name).Spec.DataSourceRef
+			require.NotNil(t, ref, name)
+			require.Equal(t, want.kind, ref.Kind, name)
+			require.Equal(t, want.prefix+string(s.volume(name).UID), ref.Name, name)
+		}
+	})
+}
+
+func TestVolumeThatIsBoundAtOnceIsBoundOnANodeThatIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := kubevirt.Options{}
+		opts.Classes = []kubevirt.StorageClass{{Name: "late", Default: true, WaitForFirstConsumer: true}}
+		opts.Virt.Nodes = []virt.Node{{Name: "rack-7"}, {Name: "rack-8"}}
+		w := start(t, opts)
+		require.NoError(t, w.createVolume(volume("a", "2Gi", imported(), func(dv *cdiv1.DataVolume) {
+			dv.Annotations["cdi.kubevirt.io/storage.bind.immediate.requested"] = "true"
+		})))
+		after(time.Second)
+		require.Equal(t, cdiv1.Succeeded, w.volume("a").Status.Phase)
+		require.Equal(t, "rack-7", w.claim("a").Annotations["volume.kubernetes.io/selected-node"])
+	})
+}
+
+func TestCloneFailsForGood(t *testing.T) {
+	for _, of := range []string{"claim", "snapshot"} {
+		t.Run(of, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := startShots(t, kubevirt.Options{})
+				require.NoError(t, s.createVolume(volume("image", "2Gi", imported())))
+				after(time.Second)
+				s.take("image", "image")
+				after(time.Second)
+
+				source := cloned("image")
+				if of == "snapshot" {
+					source = shotOf("image")
+				}
+
+				s.CDI.Inject(cdi.Fault{Volume: ns + "/a", Message: "the volume is broken", Fatal: true, Times: 1})
+				require.NoError(t, s.createVolume(volume("a", "2Gi", source)))
+				after(time.Hour)
+				require.Equal(t, cdiv1.Failed, s.volume("a").Status.Phase)
+
+				events, err := s.core.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=CloneFailed"})
+				require.NoError(t, err)
+				require.Len(t, events.Items, 1)
+			})
+		})
+	}
+}

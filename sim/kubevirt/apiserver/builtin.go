@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	apps "k8s.io/api/apps/v1"
 	authorization "k8s.io/api/authorization/v1"
 	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
@@ -25,7 +26,7 @@ func newScheme() *runtime.Scheme {
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 
 	for _, add := range []func(*runtime.Scheme) error{
-		core.AddToScheme, storagev1.AddToScheme, coordination.AddToScheme, authorization.AddToScheme, scheduling.AddToScheme, rbac.AddToScheme,
+		core.AddToScheme, apps.AddToScheme, storagev1.AddToScheme, coordination.AddToScheme, authorization.AddToScheme, scheduling.AddToScheme, rbac.AddToScheme,
 	} {
 		utilruntime.Must(add(s))
 	}
@@ -106,6 +107,10 @@ var builtins = []builtin{
 	{
 		version: core.SchemeGroupVersion, kind: "ResourceQuota", plural: "resourcequotas", singular: "resourcequota",
 		short: []string{"quota"}, status: true, newObject: object[core.ResourceQuota], newList: object[core.ResourceQuotaList],
+	},
+	{
+		version: apps.SchemeGroupVersion, kind: "ControllerRevision", plural: "controllerrevisions", singular: "controllerrevision",
+		newObject: object[apps.ControllerRevision], newList: object[apps.ControllerRevisionList],
 	},
 	{
 		version: storagev1.SchemeGroupVersion, kind: "StorageClass", plural: "storageclasses", singular: "storageclass",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,24 +36,25 @@ type Controller struct {
 	tasks  sync.WaitGroup
 
 	mu       sync.Mutex
-	ctx      context.Context // It is the life of the controller, set by Run.
-	jobs     map[types.UID]*job
-	contents map[types.UID]content
+	ctx      context.Context       // It is the life of the controller, set by Run.
+	jobs     map[string]*job       // by namespace and name of the DataVolume
+	contents map[types.UID]content // by claim, until that and all snapshots of it are gone
 	// collected are DataVolumes that were deleted, and that a watch which lags behind may still show.
-	collected map[types.UID]bool
+	collected map[string]types.UID
 	faults    []*Fault
 }
 
 // content is what is on the disk of a claim.
 type content struct {
+	claim string // namespace and name
 	image string
 	size  int64
 }
 
 // New returns the controller for the API server of the mirrors.
 func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
-	c := &Controller{opts: opts, ctx: context.Background(), jobs: map[types.UID]*job{}, contents: map[types.UID]content{},
-		collected: map[types.UID]bool{}}
+	c := &Controller{opts: opts, ctx: context.Background(), jobs: map[string]*job{}, contents: map[types.UID]content{},
+		collected: map[string]types.UID{}}
 	c.queue = kube.Queue{Sync: c.sync, Failed: opts.Failed}
 
 	if err := c.connect(mirrors); err != nil {
@@ -63,10 +65,12 @@ func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
 	c.claims.OnChange(func(pvc *corev1.PersistentVolumeClaim) {
 		c.queue.Add(kube.Key(pvc))
 		c.sourceChanged(kube.Claims, kube.Key(pvc))
+		c.empty(pvc.UID)
 	})
 	c.snapshots.OnChange(func(s *snapshotv1.VolumeSnapshot) { c.sourceChanged(kube.VolumeSnapshots, kube.Key(s)) })
 	c.snapshotContent.OnChange(func(o *snapshotv1.VolumeSnapshotContent) {
 		c.sourceChanged(kube.VolumeSnapshots, o.Spec.VolumeSnapshotRef.Namespace+"/"+o.Spec.VolumeSnapshotRef.Name)
+		c.empty(volumeOf(o))
 	})
 	c.classes.OnChange(func(*storagev1.StorageClass) { c.Resync() })
 	c.profiles.OnChange(func(*cdi.StorageProfile) { c.Resync() })
@@ -221,11 +225,53 @@ func (c *Controller) sourceChanged(of kube.Kind, key string) {
 	}
 }
 
-func (c *Controller) isCollected(dv types.UID) bool {
+func (c *Controller) isCollected(dv *cdi.DataVolume) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return c.collected[dv]
+	return c.collected[kube.Key(dv)] == dv.UID
+}
+
+// forget drops what is known of a DataVolume that is gone.
+func (c *Controller) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	delete(c.jobs, key)
+	delete(c.collected, key)
+}
+
+// volumeOf returns the claim whose volume a snapshot's content is of, empty if it is of none.
+func volumeOf(o *snapshotv1.VolumeSnapshotContent) types.UID {
+	if o.Spec.Source.VolumeHandle == nil {
+		return ""
+	}
+
+	return types.UID(strings.TrimPrefix(*o.Spec.Source.VolumeHandle, "pvc-"))
+}
+
+// empty drops what is on the disk of a claim, if that and all snapshots of it are gone.
+func (c *Controller) empty(claim types.UID) {
+	c.mu.Lock()
+	known, ok := c.contents[claim]
+	c.mu.Unlock()
+
+	if !ok {
+		return
+	}
+
+	if pvc := c.claims.Get(split(known.claim)); pvc != nil && pvc.UID == claim {
+		return
+	}
+
+	if slices.ContainsFunc(c.snapshotContent.List(), func(o *snapshotv1.VolumeSnapshotContent) bool { return volumeOf(o) == claim }) {
+		return
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	delete(c.contents, claim)
 }
 
 // source is what a DataVolume is a clone of: a claim or a snapshot.
@@ -264,7 +310,7 @@ func cloneSource(dv *cdi.DataVolume) (source, bool) {
 
 // job is an importer or a cloner at work.
 type job struct {
-	claim types.UID
+	dv, claim types.UID
 	// since is when it was scheduled, ran when its present attempt began.
 	since, ran time.Time
 	restarts   int
@@ -282,14 +328,16 @@ type job struct {
 }
 
 // job returns the work on a DataVolume's claim, and forgets that on an earlier one.
-func (c *Controller) job(dv, claim types.UID) *job {
+func (c *Controller) job(dv *cdi.DataVolume, claim types.UID) *job {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	j := c.jobs[dv]
-	if j == nil || j.claim != claim {
-		j = &job{claim: claim, since: time.Now()}
-		c.jobs[dv] = j
+	key := kube.Key(dv)
+
+	j := c.jobs[key]
+	if j == nil || j.dv != dv.UID || j.claim != claim {
+		j = &job{dv: dv.UID, claim: claim, since: time.Now()}
+		c.jobs[key] = j
 	}
 
 	return j

@@ -2,6 +2,7 @@ package cdi
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -12,6 +13,8 @@ type Options struct {
 	// Fetch is how an import gets its image. An error is one of the importer's, which tries again after a growing pause, unless it is a
 	// *FatalError. Nil finds an image that fits everywhere.
 	Fetch func(ctx context.Context, s Source) (Image, error)
+	// Node is where claims are bound that do not wait for a machine.
+	Node string
 	// Overhead is the part of a file system's size that a disk in it cannot use; 0.06 if zero, as in CDI's default configuration. Less
 	// than zero is none.
 	Overhead float64
@@ -61,6 +64,15 @@ type Fault struct {
 	Times int
 	// Unschedulable keeps the importer from any node.
 	Unschedulable bool
+}
+
+// err is what an attempt ends with.
+func (f Fault) err() error {
+	if f.Fatal {
+		return &FatalError{Message: f.Message}
+	}
+
+	return errors.New(f.Message)
 }
 
 // defaultOverhead is common.DefaultGlobalOverhead of CDI v1.65.

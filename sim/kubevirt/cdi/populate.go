@@ -48,7 +48,7 @@ func (c *Controller) populate(ctx context.Context, dv *cdi.DataVolume, pvc *core
 		waits := c.waits(pvc)
 
 		if waits && dv.Annotations[annImmediate] != "" {
-			updated, err := c.annotate(ctx, pvc, map[string]string{selectedNode: "node-1"})
+			updated, err := c.annotate(ctx, pvc, map[string]string{selectedNode: c.opts.Node})
 
 			return updated, event{}, err
 		}
@@ -144,7 +144,7 @@ func pod(phase corev1.PodPhase, running, reason, message string, restarts int) m
 
 // imports takes an import one step on.
 func (c *Controller) imports(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, event, error) {
-	j, key := c.job(dv.UID, pvc.UID), kube.Key(dv)
+	j, key := c.job(dv, pvc.UID), kube.Key(dv)
 
 	c.mu.Lock()
 	now := *j
@@ -255,11 +255,7 @@ func (c *Controller) work(dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim,
 // attempt is one run of the importer.
 func (c *Controller) attempt(ctx context.Context, s Source, room int64) (Image, error) {
 	if f, ok := c.fails(s.Claim); ok {
-		if f.Fatal {
-			return Image{}, &FatalError{Message: f.Message}
-		}
-
-		return Image{}, errors.New(f.Message)
+		return Image{}, f.err()
 	}
 
 	if s.URL == "" || c.opts.Fetch == nil { // It is blank, or nobody knows how large it is.
@@ -312,9 +308,12 @@ func (c *Controller) attempted(j *job, image Image, err error) {
 
 // complete marks a claim as filled.
 func (c *Controller) complete(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim, what content) (*corev1.PersistentVolumeClaim, event, error) {
+	j := c.job(dv, pvc.UID)
+	what.claim = kube.Key(pvc)
+
 	c.mu.Lock()
 	c.contents[pvc.UID] = what
-	restarts := c.jobs[dv.UID].restarts
+	restarts := j.restarts
 	c.mu.Unlock()
 
 	state := pod(corev1.PodSucceeded, "false", "Completed", "Import Complete", restarts)
@@ -330,6 +329,8 @@ func (c *Controller) complete(ctx context.Context, dv *cdi.DataVolume, pvc *core
 
 	pvc, err := c.annotate(ctx, pvc, state)
 	if err != nil {
+		c.empty(pvc.UID) // It may have gone before it had anything on it.
+
 		return pvc, event{}, err
 	}
 
@@ -339,7 +340,7 @@ func (c *Controller) complete(ctx context.Context, dv *cdi.DataVolume, pvc *core
 // clone takes a clone one step on.
 func (c *Controller) clone(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, event, error) {
 	what, _ := cloneSource(dv)
-	j, key := c.job(dv.UID, pvc.UID), kube.Key(dv)
+	j, key := c.job(dv, pvc.UID), kube.Key(dv)
 	from := fmt.Sprintf("%s into %s/%s", what, pvc.Namespace, pvc.Name)
 
 	source := c.claims.Get(what.namespace, what.name)
@@ -386,21 +387,25 @@ func (c *Controller) attemptClone(ctx context.Context, dv *cdi.DataVolume, pvc *
 
 	if begins {
 		if f, ok := c.fails(key); ok {
-			c.attempted(j, Image{}, errors.New(f.Message))
+			c.attempted(j, Image{}, f.err())
 		}
 	}
 
 	c.mu.Lock()
 
 	now = *j
-	if failed = time.Now().Before(now.retry); !failed && now.ran.IsZero() {
+	if failed = now.fatal || time.Now().Before(now.retry); !failed && now.ran.IsZero() {
 		j.ran = time.Now()
 		now.ran = j.ran
 	}
 
 	c.mu.Unlock()
 
-	if failed {
+	switch {
+	case now.fatal:
+		dv.Status.Phase = cdi.Failed
+		*pvc, err = c.annotate(ctx, *pvc, pod(corev1.PodFailed, "false", "Error", now.failure, now.restarts))
+	case failed:
 		dv.Status.RestartCount = int32(now.restarts) //nolint:gosec // It counts restarts.
 		c.queue.After(key, time.Until(now.retry))
 		*pvc, err = c.annotate(ctx, *pvc, pod(corev1.PodRunning, "false", "Error", now.failure, now.restarts))

@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	cdi "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
@@ -78,7 +76,7 @@ func (c *Controller) contentOf(s *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeS
 
 // restore takes a clone of a snapshot one step on.
 func (c *Controller) restore(ctx context.Context, dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim, from source) (*corev1.PersistentVolumeClaim, event, error) {
-	j, key := c.job(dv.UID, pvc.UID), kube.Key(dv)
+	j, key := c.job(dv, pvc.UID), kube.Key(dv)
 	into := fmt.Sprintf("%s into %s/%s", from, pvc.Namespace, pvc.Name)
 
 	c.mu.Lock()
@@ -165,12 +163,7 @@ func (c *Controller) begin(j *job, of *snapshotv1.VolumeSnapshotContent, smart b
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	claim := ""
-	if of.Spec.Source.VolumeHandle != nil {
-		claim = strings.TrimPrefix(*of.Spec.Source.VolumeHandle, "pvc-")
-	}
-
-	j.restored, j.restoring = &restored{content: c.contents[types.UID(claim)], copied: !smart}, true
+	j.restored, j.restoring = &restored{content: c.contents[volumeOf(of)], copied: !smart}, true
 
 	return j.restored
 }
@@ -202,8 +195,8 @@ func (c *Controller) Restoring(namespace, name string) bool {
 		}
 
 		c.mu.Lock()
-		j := c.jobs[dv.UID]
-		restoring := j != nil && j.restoring
+		j := c.jobs[kube.Key(dv)]
+		restoring := j != nil && j.dv == dv.UID && j.restoring
 		c.mu.Unlock()
 
 		if restoring {

@@ -23,7 +23,13 @@ type event struct{ kind, reason, message string }
 // sync looks after one DataVolume.
 func (c *Controller) sync(ctx context.Context, key string) error {
 	stored := c.dvs.Get(split(key))
-	if stored == nil || stored.DeletionTimestamp != nil || c.isCollected(stored.UID) {
+
+	switch {
+	case stored == nil:
+		c.forget(key)
+
+		return nil
+	case stored.DeletionTimestamp != nil || c.isCollected(stored):
 		return nil
 	}
 
@@ -193,13 +199,13 @@ func annotateSource(dv *cdi.DataVolume, pvc *corev1.PersistentVolumeClaim) {
 }
 
 func populatorRef(dv *cdi.DataVolume) *corev1.TypedObjectReference {
-	kind := "VolumeImportSource"
+	kind, prefix := "VolumeImportSource", "volume-import-source-"
 	if _, clone := cloneSource(dv); clone {
-		kind = "VolumeCloneSource"
+		kind, prefix = "VolumeCloneSource", "volume-clone-source-"
 	}
 
 	return &corev1.TypedObjectReference{
-		APIGroup: new(kube.DataVolumes.Group), Kind: kind, Name: strings.ToLower(kind[:1]) + "olume-" + string(dv.UID),
+		APIGroup: new(kube.DataVolumes.Group), Kind: kind, Name: prefix + string(dv.UID),
 	}
 }
 
@@ -233,7 +239,7 @@ func (c *Controller) collect(ctx context.Context, dv *cdi.DataVolume, pvc *corev
 	c.claims.Put(updated)
 
 	c.mu.Lock()
-	c.collected[dv.UID] = true
+	c.collected[kube.Key(dv)] = dv.UID
 	c.mu.Unlock()
 
 	if err := c.dvs.Delete(ctx, dv, metav1.DeletePropagationBackground); err != nil && !apierrors.IsNotFound(err) {

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"path"
 	"strings"
-	"sync"
 	"testing/fstest"
 	"time"
 
@@ -23,13 +22,11 @@ type Guests struct {
 	BootTime time.Duration
 	// Log is told what keeps machines from joining.
 	Log *zap.Logger
-
-	disks sync.Map // machine => *meta.Memory, which outlives a boot
 }
 
 // Boot runs a machine while it is on. It is what virt.Options.Boot takes.
 func (g *Guests) Boot(ctx context.Context, guest virt.Guest) {
-	disk, _ := g.disks.LoadOrStore(guest.Machine, &meta.Memory{})
+	disk, _ := guest.Disk.LoadOrStore("meta", &meta.Memory{})
 	schematic, version := imageOf(guest.Image)
 	log := g.Log.With(zap.String("namespace", guest.Namespace), zap.String("name", guest.Name))
 

@@ -33,19 +33,16 @@ const unboundRetry = 15 * time.Second
 func (c *Controller) bind(ctx context.Context, key string) error {
 	pvc := c.claims.Get(split(key))
 
-	if pvc == nil {
-		c.mu.Lock()
-		delete(c.since, key)
-		c.mu.Unlock()
+	switch {
+	case pvc == nil:
+		c.forget(key)
 
 		return nil
-	}
-
-	if pvc.DeletionTimestamp != nil {
+	case pvc.DeletionTimestamp != nil:
 		return c.unprotect(ctx, pvc)
-	}
+	case pvc.Status.Phase == corev1.ClaimBound || pvc.Status.Phase == corev1.ClaimLost:
+		c.forget(key)
 
-	if pvc.Status.Phase == corev1.ClaimBound || pvc.Status.Phase == corev1.ClaimLost {
 		return nil
 	}
 
@@ -61,8 +58,14 @@ func (c *Controller) bind(ctx context.Context, key string) error {
 			"no persistent volumes available for this claim and no storage class is set")
 
 		return nil
-	case waits(class) && pvc.Annotations[selectedNode] == "":
-		return c.once(ctx, pvc, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+	case late(class) && pvc.Annotations[selectedNode] == "":
+		if w := c.waits(pvc); !w.told {
+			w.told = true
+			c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeNormal, "WaitForFirstConsumer",
+				"waiting for first consumer to be created before binding")
+		}
+
+		return nil
 	case pvc.Annotations[usePopulator] == "true" && pvc.Annotations[populated] == "":
 		return nil
 	}
@@ -75,7 +78,12 @@ func (c *Controller) bind(ctx context.Context, key string) error {
 		return nil
 	}
 
-	if left := c.waited(key); left > 0 {
+	w := c.waits(pvc)
+	if w.since.IsZero() {
+		w.since = time.Now()
+	}
+
+	if left := time.Until(w.since.Add(c.opts.Bind)); left > 0 {
 		c.binding.After(key, left)
 
 		return nil
@@ -84,38 +92,30 @@ func (c *Controller) bind(ctx context.Context, key string) error {
 	return c.provision(ctx, pvc, class)
 }
 
-// waited says how long the provisioner of a claim still needs.
-func (c *Controller) waited(key string) time.Duration {
+// waits returns what is known of a claim that is not bound.
+func (c *Controller) waits(pvc *corev1.PersistentVolumeClaim) *waiting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	since, ok := c.since[key]
-	if !ok {
-		since = time.Now()
-		c.since[key] = since
+	key := kube.Key(pvc)
+
+	w := c.waiting[key]
+	if w == nil || w.claim != pvc.UID {
+		w = &waiting{claim: pvc.UID}
+		c.waiting[key] = w
 	}
 
-	return c.opts.Bind - time.Since(since)
+	return w
 }
 
-// once writes an Event the first time that a claim is seen in a state.
-func (c *Controller) once(ctx context.Context, pvc *corev1.PersistentVolumeClaim, reason, message string) error {
+func (c *Controller) forget(key string) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	key := kube.Key(pvc) + " " + reason
-	_, told := c.since[key]
-	c.since[key] = time.Now()
-
-	c.mu.Unlock()
-
-	if !told {
-		c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeNormal, reason, message)
-	}
-
-	return nil
+	delete(c.waiting, key)
 }
 
-func waits(class *storagev1.StorageClass) bool {
+func late(class *storagev1.StorageClass) bool {
 	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 }
 

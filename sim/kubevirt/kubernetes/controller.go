@@ -44,9 +44,16 @@ type Controller struct {
 	content *kube.Content
 	cleared map[string]types.UID // the namespaces whose content was told to go; the worker of ending has it
 
-	mu     sync.Mutex
-	faults []*Fault
-	since  map[string]time.Time // when a claim began to wait for its provisioner
+	mu      sync.Mutex
+	faults  []*Fault
+	waiting map[string]*waiting // by namespace and name of a claim that is not bound
+}
+
+// waiting is what is known of a claim that is not bound.
+type waiting struct {
+	claim types.UID
+	since time.Time // when the provisioner was asked; zero is not yet
+	told  bool      // that it waits for its first consumer
 }
 
 // Fault is something that goes wrong with claims until it is taken back.
@@ -66,7 +73,7 @@ type collected struct {
 
 // New returns the controllers for the API server of the mirrors.
 func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
-	c := &Controller{opts: opts, since: map[string]time.Time{}, cleared: map[string]types.UID{}}
+	c := &Controller{opts: opts, waiting: map[string]*waiting{}, cleared: map[string]types.UID{}}
 	c.garbage = kube.Queue{Sync: c.collect, Failed: opts.Failed}
 	c.binding = kube.Queue{Sync: c.bind, Failed: opts.Failed}
 	c.ending = kube.Queue{Sync: c.end, Failed: opts.Failed}
@@ -101,6 +108,7 @@ func (c *Controller) connect(mirrors *kube.Mirrors) (err error) {
 		{kube.Claims, metadata[corev1.PersistentVolumeClaim]},
 		{kube.Secrets, metadata[corev1.Secret]},
 		{kube.ConfigMaps, metadata[metav1.PartialObjectMetadata]},
+		{kube.ControllerRevisions, metadata[metav1.PartialObjectMetadata]},
 		{kube.VolumeSnapshots, metadata[snapshotv1.VolumeSnapshot]},
 	} {
 		mirror, err := k.mirror(mirrors, k.of)

@@ -33,11 +33,12 @@ type Controller struct {
 
 	mu     sync.Mutex
 	faults []*Fault
-	works  map[types.UID]*work
+	works  map[string]*work // by namespace and name of the snapshot
 }
 
 // work is what a driver has to do for a snapshot.
 type work struct {
+	snapshot types.UID
 	began    time.Time // when the driver was asked; zero is not yet
 	size     int64     // of the volume at that time
 	attempts int
@@ -47,7 +48,7 @@ type work struct {
 
 // New returns the controller for the API server of the mirrors.
 func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
-	c := &Controller{opts: opts, works: map[types.UID]*work{}}
+	c := &Controller{opts: opts, works: map[string]*work{}}
 	c.queue = kube.Queue{Sync: c.sync, Failed: opts.Failed}
 	c.held = kube.Queue{Sync: c.release, Failed: opts.Failed}
 
@@ -213,17 +214,27 @@ func (c *Controller) claimChanged(pvc *corev1.PersistentVolumeClaim) {
 }
 
 // work returns what a driver has to do for a snapshot.
-func (c *Controller) work(snapshot types.UID) *work {
+func (c *Controller) work(snapshot *snapshotv1.VolumeSnapshot) *work {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	w := c.works[snapshot]
-	if w == nil {
-		w = &work{}
-		c.works[snapshot] = w
+	key := kube.Key(snapshot)
+
+	w := c.works[key]
+	if w == nil || w.snapshot != snapshot.UID {
+		w = &work{snapshot: snapshot.UID}
+		c.works[key] = w
 	}
 
 	return w
+}
+
+// forget drops what a driver had to do for a snapshot that is gone.
+func (c *Controller) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	delete(c.works, key)
 }
 
 // sourceOf is the claim that a snapshot is taken of, empty if there is none.

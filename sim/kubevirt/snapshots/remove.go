@@ -22,7 +22,7 @@ func (c *Controller) remove(ctx context.Context, s *snapshotv1.VolumeSnapshot) e
 	content := c.contents.Get("", contentName(s))
 
 	if content != nil && c.restoring(s) {
-		if w := c.work(s.UID); !w.told {
+		if w := c.work(s); !w.told {
 			w.told = true
 			c.events.Event(ctx, s, kube.VolumeSnapshots, corev1.EventTypeWarning, "SnapshotDeletePending", "Snapshot is being used to restore a PVC")
 		}
@@ -47,15 +47,9 @@ func (c *Controller) remove(ctx context.Context, s *snapshotv1.VolumeSnapshot) e
 	s = s.DeepCopy()
 	s.Finalizers = rest
 
-	if _, err := c.snapshots.Update(ctx, s); err != nil {
-		return ignoreNotFound(err)
-	}
+	_, err := c.snapshots.Update(ctx, s)
 
-	c.mu.Lock()
-	delete(c.works, s.UID)
-	c.mu.Unlock()
-
-	return nil
+	return ignoreNotFound(err)
 }
 
 // removeContent has the driver delete a snapshot, and says whether nothing of it is in the way any more.

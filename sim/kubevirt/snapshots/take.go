@@ -49,7 +49,11 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	s := c.snapshots.Get(split(key))
 
 	switch {
-	case s == nil, c.absent(key):
+	case s == nil:
+		c.forget(key)
+
+		return nil
+	case c.absent(key):
 		return nil
 	case s.DeletionTimestamp != nil:
 		return c.remove(ctx, s)
@@ -131,7 +135,7 @@ func (c *Controller) failed(ctx context.Context, s *snapshotv1.VolumeSnapshot, p
 		return ignoreNotFound(err)
 	}
 
-	w := c.work(s.UID)
+	w := c.work(s)
 	c.queue.After(kube.Key(s), min(firstRetry<<min(w.attempts, 16), lastRetry))
 	w.attempts++
 
@@ -294,7 +298,7 @@ func (c *Controller) makeContent(ctx context.Context, s *snapshotv1.VolumeSnapsh
 // take is what the driver's sidecar does for a content.
 func (c *Controller) take(ctx context.Context, key string, s *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent,
 ) (*snapshotv1.VolumeSnapshotContent, error) {
-	w := c.work(s.UID)
+	w := c.work(s)
 
 	switch {
 	case content.DeletionTimestamp != nil || content.Status != nil && content.Status.ReadyToUse != nil && *content.Status.ReadyToUse:

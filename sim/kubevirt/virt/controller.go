@@ -41,18 +41,31 @@ type Controller struct {
 	mu      sync.Mutex
 	ctx     context.Context // It is the life of the controllers, set by Run.
 	domains map[types.UID]*domain
-	boots   map[types.UID]int // by the UID of the machine, or of an instance without one
+	lasting map[types.UID]*lasting // by the UID of the machine, or of an instance without one
 	faults  []*Fault
 	down    map[string]time.Time
-	parted  map[types.UID]time.Time // instances whose machine is gone, and since when
+	parted  map[string]parted // by namespace and name of an instance whose machine is gone
 	address int
+}
+
+// lasting is what outlives an instance of a machine.
+type lasting struct {
+	key   string
+	boots int
+	disk  sync.Map
+}
+
+// parted is when it was seen that an instance has outlived its machine.
+type parted struct {
+	instance types.UID
+	since    time.Time
 }
 
 // New returns the controllers for the API server of the mirrors.
 func New(mirrors *kube.Mirrors, opts Options) (*Controller, error) {
 	c := &Controller{
-		opts: opts, domains: map[types.UID]*domain{}, boots: map[types.UID]int{}, down: map[string]time.Time{},
-		parted: map[types.UID]time.Time{}, ctx: context.Background(),
+		opts: opts, domains: map[types.UID]*domain{}, lasting: map[types.UID]*lasting{}, down: map[string]time.Time{},
+		parted: map[string]parted{}, ctx: context.Background(),
 	}
 
 	if len(c.opts.Nodes) == 0 {

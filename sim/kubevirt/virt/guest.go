@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +35,8 @@ type Guest struct {
 	// Image is the image that the disk it boots from was made from, as the URL of an import or the name of a containerDisk; empty if its
 	// firmware finds no disk with one.
 	Image string
+	// Disk keeps what the software stores, from boot to boot. It goes with the machine.
+	Disk *sync.Map
 	// CPUs and MemoryMiB are what it has.
 	CPUs, MemoryMiB int
 	// Instance is the whole description.
@@ -91,9 +95,19 @@ func (c *Controller) domain(uid types.UID) *domain {
 	return c.domains[uid]
 }
 
-// forget ends the domain of an instance that is not there any more.
+// forget ends the domain of an instance that is not there any more, and drops what was known of it, and of its machine if that is gone.
 func (c *Controller) forget(key string, vmi *kubevirt.VirtualMachineInstance) {
+	machine := c.vms.Get(split(key))
+
 	c.mu.Lock()
+
+	if vmi == nil {
+		delete(c.parted, key)
+	}
+
+	if vmi == nil && machine == nil {
+		maps.DeleteFunc(c.lasting, func(_ types.UID, l *lasting) bool { return l.key == key })
+	}
 
 	var gone []*domain
 
@@ -223,7 +237,15 @@ func (c *Controller) boot(d *domain) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	c.boots[types.UID(d.guest.Machine)]++
+	machine := types.UID(d.guest.Machine)
+
+	of := c.lasting[machine]
+	if of == nil {
+		of = &lasting{key: d.key}
+		c.lasting[machine] = of
+	}
+
+	of.boots++
 
 	ctx, cancel := context.WithCancel(c.ctx)
 	now := &run{cancel: cancel, done: make(chan struct{})}
@@ -241,7 +263,7 @@ func (c *Controller) boot(d *domain) {
 	}
 
 	guest := d.guest
-	guest.c, guest.d, guest.r = c, d, now
+	guest.c, guest.d, guest.r, guest.Disk = c, d, now, &of.disk
 
 	c.tasks.Go(func() {
 		defer close(now.done)

@@ -133,13 +133,15 @@ func (c *Controller) lingers(vmi *kubevirt.VirtualMachineInstance, machine *kube
 		return linger
 	}
 
-	since, ok := c.parted[vmi.UID]
-	if !ok {
-		since = time.Now()
-		c.parted[vmi.UID] = since
+	key := kube.Key(vmi)
+
+	p := c.parted[key]
+	if p.instance != vmi.UID {
+		p = parted{vmi.UID, time.Now()}
+		c.parted[key] = p
 	}
 
-	return linger - time.Since(since)
+	return linger - time.Since(p.since)
 }
 
 // leave takes an instance that is deleted down: the guest is asked to shut down, and cut off when it takes too long.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -14,12 +15,13 @@ import (
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/kube"
 )
 
-// catalogue reads instance types and preferences.
+// catalogue reads instance types and preferences, and what is kept of them.
 type catalogue struct {
 	types              kube.Resource[instancetype.VirtualMachineInstancetype, *instancetype.VirtualMachineInstancetype]
 	clusterTypes       kube.Resource[instancetype.VirtualMachineClusterInstancetype, *instancetype.VirtualMachineClusterInstancetype]
 	preferences        kube.Resource[instancetype.VirtualMachinePreference, *instancetype.VirtualMachinePreference]
 	clusterPreferences kube.Resource[instancetype.VirtualMachineClusterPreference, *instancetype.VirtualMachineClusterPreference]
+	revisions          kube.Resource[appsv1.ControllerRevision, *appsv1.ControllerRevision]
 }
 
 func newCatalogue(client *kube.Client) (c catalogue, err error) {
@@ -35,72 +37,103 @@ func newCatalogue(client *kube.Client) (c catalogue, err error) {
 		return c, err
 	}
 
-	c.clusterPreferences, err = kube.Of[instancetype.VirtualMachineClusterPreference](client, kube.ClusterPreferences)
+	if c.clusterPreferences, err = kube.Of[instancetype.VirtualMachineClusterPreference](client, kube.ClusterPreferences); err != nil {
+		return c, err
+	}
+
+	c.revisions, err = kube.Of[appsv1.ControllerRevision](client, kube.ControllerRevisions)
 
 	return c, err
 }
 
-// find returns what a machine refers to, nil for what it does not.
-func (c catalogue) find(ctx context.Context, vm *kubevirt.VirtualMachine) (
-	*instancetype.VirtualMachineInstancetypeSpec, *instancetype.VirtualMachinePreferenceSpec, error,
-) {
-	var (
-		size   *instancetype.VirtualMachineInstancetypeSpec
-		prefer *instancetype.VirtualMachinePreferenceSpec
-	)
-
-	if m := vm.Spec.Instancetype; m != nil {
-		switch strings.ToLower(m.Kind) {
-		case "virtualmachineinstancetype", "virtualmachineinstancetypes":
-			found, err := c.types.Get(ctx, vm.Namespace, m.Name)
-			if err != nil {
-				return nil, nil, err
-			}
-
-			size = &found.Spec
-		case "virtualmachineclusterinstancetype", "virtualmachineclusterinstancetypes", "":
-			found, err := c.clusterTypes.Get(ctx, "", m.Name)
-			if err != nil {
-				return nil, nil, err
-			}
-
-			size = &found.Spec
-		default:
-			return nil, nil, fmt.Errorf("got unexpected kind in InstancetypeMatcher: %s", m.Kind)
+// size returns the instance type that a machine refers to, as it is now.
+func (c catalogue) size(ctx context.Context, vm *kubevirt.VirtualMachine) (*described[instancetype.VirtualMachineInstancetypeSpec], error) {
+	switch m := vm.Spec.Instancetype; strings.ToLower(m.Kind) {
+	case "virtualmachineinstancetype", "virtualmachineinstancetypes":
+		found, err := c.types.Get(ctx, vm.Namespace, m.Name)
+		if err != nil {
+			return nil, err
 		}
-	}
 
-	if m := vm.Spec.Preference; m != nil {
-		switch strings.ToLower(m.Kind) {
-		case "virtualmachinepreference", "virtualmachinepreferences":
-			found, err := c.preferences.Get(ctx, vm.Namespace, m.Name)
-			if err != nil {
-				return nil, nil, err
-			}
-
-			prefer = &found.Spec
-		case "virtualmachineclusterpreference", "virtualmachineclusterpreferences", "":
-			found, err := c.clusterPreferences.Get(ctx, "", m.Name)
-			if err != nil {
-				return nil, nil, err
-			}
-
-			prefer = &found.Spec
-		default:
-			return nil, nil, fmt.Errorf("got unexpected kind in PreferenceMatcher: %s", m.Kind)
+		return &described[instancetype.VirtualMachineInstancetypeSpec]{kube.InstanceTypes, found.ObjectMeta, &found.Spec}, nil
+	case "virtualmachineclusterinstancetype", "virtualmachineclusterinstancetypes", "":
+		found, err := c.clusterTypes.Get(ctx, "", m.Name)
+		if err != nil {
+			return nil, err
 		}
-	}
 
-	return size, prefer, nil
+		return &described[instancetype.VirtualMachineInstancetypeSpec]{kube.ClusterInstanceTypes, found.ObjectMeta, &found.Spec}, nil
+	default:
+		return nil, fmt.Errorf("got unexpected kind in InstancetypeMatcher: %s", m.Kind)
+	}
 }
 
-// apply expands a machine for its admission. What is not found is no error there: the machine fails when it is started.
-func (c catalogue) apply(ctx context.Context, vm *kubevirt.VirtualMachine) []metav1.StatusCause {
-	size, prefer, err := c.find(ctx, vm)
-	if err != nil {
-		return nil
+// preference returns the preference that a machine refers to, as it is now.
+func (c catalogue) preference(ctx context.Context, vm *kubevirt.VirtualMachine) (*described[instancetype.VirtualMachinePreferenceSpec], error) {
+	switch m := vm.Spec.Preference; strings.ToLower(m.Kind) {
+	case "virtualmachinepreference", "virtualmachinepreferences":
+		found, err := c.preferences.Get(ctx, vm.Namespace, m.Name)
+		if err != nil {
+			return nil, err
+		}
+
+		return &described[instancetype.VirtualMachinePreferenceSpec]{kube.Preferences, found.ObjectMeta, &found.Spec}, nil
+	case "virtualmachineclusterpreference", "virtualmachineclusterpreferences", "":
+		found, err := c.clusterPreferences.Get(ctx, "", m.Name)
+		if err != nil {
+			return nil, err
+		}
+
+		return &described[instancetype.VirtualMachinePreferenceSpec]{kube.ClusterPreferences, found.ObjectMeta, &found.Spec}, nil
+	default:
+		return nil, fmt.Errorf("got unexpected kind in PreferenceMatcher: %s", m.Kind)
+	}
+}
+
+// sizeOf returns what the instance type of a machine says to it, nil if it has none.
+func (c catalogue) sizeOf(ctx context.Context, vm *kubevirt.VirtualMachine) (*instancetype.VirtualMachineInstancetypeSpec, error) {
+	m := vm.Spec.Instancetype
+	if m == nil {
+		return nil, nil //nolint:nilnil // There is none, as the contract says.
 	}
 
+	spec, err := kept[instancetype.VirtualMachineInstancetypeSpec](ctx, c, vm, vm.Status.InstancetypeRef, m.Name, m.RevisionName)
+	if err != nil || spec != nil {
+		return spec, err
+	}
+
+	found, err := c.size(ctx, vm)
+	if err != nil {
+		return nil, err
+	}
+
+	return found.spec, nil
+}
+
+// preferenceOf returns what the preference of a machine says to it, nil if it has none.
+func (c catalogue) preferenceOf(ctx context.Context, vm *kubevirt.VirtualMachine) (*instancetype.VirtualMachinePreferenceSpec, error) {
+	m := vm.Spec.Preference
+	if m == nil {
+		return nil, nil //nolint:nilnil // There is none, as the contract says.
+	}
+
+	spec, err := kept[instancetype.VirtualMachinePreferenceSpec](ctx, c, vm, vm.Status.PreferenceRef, m.Name, m.RevisionName)
+	if err != nil || spec != nil {
+		return spec, err
+	}
+
+	found, err := c.preference(ctx, vm)
+	if err != nil {
+		return nil, err
+	}
+
+	return found.spec, nil
+}
+
+// apply expands a machine for its admission. What is not found is no error there: the machine fails when it is looked after.
+func (c catalogue) apply(ctx context.Context, vm *kubevirt.VirtualMachine) []metav1.StatusCause {
+	size, _ := c.sizeOf(ctx, vm)
+	prefer, _ := c.preferenceOf(ctx, vm)
 	conflicts := expandSpec(size, prefer, &vm.Spec.Template.Spec)
 	causes := make([]metav1.StatusCause, 0, len(conflicts))
 	template := field.NewPath("spec", "template", "spec")
@@ -117,7 +150,12 @@ func (c catalogue) apply(ctx context.Context, vm *kubevirt.VirtualMachine) []met
 
 // expand gives an instance what its machine refers to.
 func (c catalogue) expand(ctx context.Context, vm *kubevirt.VirtualMachine, vmi *kubevirt.VirtualMachineInstance) error {
-	size, prefer, err := c.find(ctx, vm)
+	size, err := c.sizeOf(ctx, vm)
+	if err != nil {
+		return err
+	}
+
+	prefer, err := c.preferenceOf(ctx, vm)
 	if err != nil {
 		return err
 	}
@@ -140,13 +178,8 @@ func (c catalogue) expand(ctx context.Context, vm *kubevirt.VirtualMachine, vmi 
 		vmi.Annotations[key] = m.Name
 	}
 
-	var texts []string
-	for _, path := range expandSpec(size, prefer, &vmi.Spec) {
-		texts = append(texts, "spec.template.spec."+strings.Join(path, "."))
-	}
-
-	if len(texts) > 0 {
-		return fmt.Errorf("VMI conflicts with instancetype spec in fields: [%s]", strings.Join(texts, ", "))
+	if conflicts := expandSpec(size, prefer, &vmi.Spec); len(conflicts) > 0 {
+		return conflictError("VMI", conflicts)
 	}
 
 	return nil

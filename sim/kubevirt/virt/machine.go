@@ -138,6 +138,10 @@ func (c *Controller) act(ctx context.Context, vm *kubevirt.VirtualMachine, vmi *
 		return &problem{failedCreate, fmt.Errorf("Error fetching RunStrategy: %w", err)} //nolint:staticcheck // As KubeVirt words it.
 	}
 
+	if err := c.keepTypes(ctx, vm); err != nil {
+		return err
+	}
+
 	if vm.Annotations[kubevirt.ImmediateDataVolumeCreation] != "false" {
 		ready, err := c.ensureVolumes(ctx, vm)
 		if err != nil {

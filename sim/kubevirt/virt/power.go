@@ -14,7 +14,11 @@ func (c *Controller) Boots(machine string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return c.boots[types.UID(machine)]
+	if of := c.lasting[types.UID(machine)]; of != nil {
+		return of.boots
+	}
+
+	return 0
 }
 
 // pause stops the processors of an instance, or lets them go on.

@@ -26,6 +26,7 @@ var (
 	Events                  = kind("", "v1", "Event", "events")
 	Namespaces              = clusterKind("", "v1", "Namespace", "namespaces")
 	Quotas                  = kind("", "v1", "ResourceQuota", "resourcequotas")
+	ControllerRevisions     = kind("apps", "v1", "ControllerRevision", "controllerrevisions")
 	StorageClasses          = clusterKind("storage.k8s.io", "v1", "StorageClass", "storageclasses")
 	VolumeSnapshots         = kind("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots")
 	VolumeSnapshotContents  = clusterKind("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent", "volumesnapshotcontents")
