@@ -12,6 +12,8 @@ type Options struct {
 	// Fetch is how an import gets its image. An error is one of the importer's, which tries again after a growing pause, unless it is a
 	// *FatalError. Nil finds an image that fits everywhere.
 	Fetch func(ctx context.Context, s Source) (Image, error)
+	// Withheld says that no volume can be had for a claim for now, so that an importer has none to write to; nil means never.
+	Withheld func(namespace, claim string) bool
 	// Overhead is the part of a file system's size that a disk in it cannot use; 0.06 if zero, as in CDI's default configuration. Less
 	// than zero is none.
 	Overhead float64

@@ -26,6 +26,9 @@ const (
 	populated    = "cdi.kubevirt.io/storage.populatedFor"
 )
 
+// externalProvisioning is the reason of the Event that says that a provisioner has not answered yet.
+const externalProvisioning = "ExternalProvisioning"
+
 // unboundRetry is how often a provisioner says again why a claim stays Pending.
 const unboundRetry = 15 * time.Second
 
@@ -63,22 +66,28 @@ func (c *Controller) bind(ctx context.Context, key string) error {
 		return nil
 	case waits(class) && pvc.Annotations[selectedNode] == "":
 		return c.once(ctx, pvc, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
-	case pvc.Annotations[usePopulator] == "true" && pvc.Annotations[populated] == "":
+	}
+
+	if message, withheld := c.withheld(key, class); withheld {
+		c.binding.After(key, unboundRetry)
+		c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeNormal, externalProvisioning, hint(pvc, class))
+
+		if message != "" {
+			c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeWarning, "ProvisioningFailed",
+				prime(pvc)+fmt.Sprintf("failed to provision volume with StorageClass %q: %s", class.Name, message))
+		}
+
 		return nil
 	}
 
-	if message := c.unbound(key); message != "" {
-		c.binding.After(key, unboundRetry)
-		c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeWarning, "ProvisioningFailed",
-			fmt.Sprintf("failed to provision volume with StorageClass %q: %s", class.Name, message))
-
+	if unfilled(pvc) {
 		return nil
 	}
 
 	if left := c.waited(key); left > 0 {
 		c.binding.After(key, left)
 
-		return nil
+		return c.once(ctx, pvc, externalProvisioning, hint(pvc, class))
 	}
 
 	return c.provision(ctx, pvc, class)

@@ -21,6 +21,8 @@ import (
 type Options struct {
 	// Bind is how long a provisioner takes for a claim.
 	Bind time.Duration
+	// Silent are the storage classes whose provisioner never answers.
+	Silent []string
 	// Failed is told of errors of the controllers themselves; nil means nobody is.
 	Failed func(key string, err error)
 }
