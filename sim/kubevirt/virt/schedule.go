@@ -180,68 +180,6 @@ func processors(cpu *kubevirt.CPU) int64 {
 	return int64(max(cpu.Sockets, 1)) * int64(max(cpu.Cores, 1)) * int64(max(cpu.Threads, 1))
 }
 
-// admitLauncher is the quota that the API server holds the launcher's pod against.
-func (c *Controller) admitLauncher(vmi *kubevirt.VirtualMachineInstance) error {
-	cpu, memory := requests(vmi)
-	wants := map[corev1.ResourceName]resource.Quantity{
-		"requests.cpu": cpu, "cpu": cpu, "requests.memory": memory, "memory": memory,
-		"pods": resource.MustParse("1"), "count/pods": resource.MustParse("1"),
-	}
-
-	for _, q := range c.quotas.List() {
-		if q.Namespace != vmi.Namespace {
-			continue
-		}
-
-		var requested, used, limited []string
-
-		for _, name := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
-			want, ok := wants[name]
-			if !ok {
-				continue
-			}
-
-			hard, have := q.Spec.Hard[name], c.spent(vmi, name)
-			if after := have.DeepCopy(); func() int { after.Add(want); return after.Cmp(hard) }() <= 0 {
-				continue
-			}
-
-			requested = append(requested, fmt.Sprintf("%s=%s", name, want.String()))
-			used = append(used, fmt.Sprintf("%s=%s", name, have.String()))
-			limited = append(limited, fmt.Sprintf("%s=%s", name, hard.String()))
-		}
-
-		if len(requested) > 0 {
-			return fmt.Errorf("pods \"virt-launcher-%s-%s\" is forbidden: exceeded quota: %s, requested: %s, used: %s, limited: %s",
-				vmi.Name, vmi.UID[:min(5, len(vmi.UID))], q.Name, strings.Join(requested, ","), strings.Join(used, ","), strings.Join(limited, ","))
-		}
-	}
-
-	return nil
-}
-
-// spent sums up a resource of the launchers in an instance's namespace.
-func (c *Controller) spent(vmi *kubevirt.VirtualMachineInstance, name corev1.ResourceName) (sum resource.Quantity) {
-	for _, other := range c.vmis.List() {
-		if other.Namespace != vmi.Namespace || other.UID == vmi.UID || other.IsFinal() || other.IsUnprocessed() {
-			continue
-		}
-
-		cpu, memory := requests(other)
-
-		switch name {
-		case "requests.cpu", "cpu":
-			sum.Add(cpu)
-		case "requests.memory", "memory":
-			sum.Add(memory)
-		default:
-			sum.Add(resource.MustParse("1"))
-		}
-	}
-
-	return sum
-}
-
 // seed is what the cloud-init volume of a machine holds.
 type seed struct {
 	volume                string
