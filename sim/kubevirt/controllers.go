@@ -140,7 +140,7 @@ func NewControllers(config *rest.Config, opts ControllerOptions) (c *Controllers
 		return nil, err
 	}
 
-	if c.admission, err = virt.NewAdmission(c.client); err != nil {
+	if c.admission, err = virt.NewAdmission(c.client, opts.Virt.Configuration); err != nil {
 		return nil, err
 	}
 

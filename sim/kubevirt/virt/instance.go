@@ -222,6 +222,10 @@ func (c *Controller) pend(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 		return nil
 	}
 
+	if err := c.opts.Configuration.launchable(vmi); err != nil {
+		return &problem{failedCreate, err}
+	}
+
 	if err := c.admitLauncher(vmi); err != nil {
 		c.events.Event(ctx, vmi, kube.VirtualMachineInstances, corev1.EventTypeWarning, failedCreate, fmt.Sprintf("Error creating pod: %v", err))
 

@@ -21,6 +21,8 @@ type Options struct {
 	Unbootable func(g Guest)
 	// Content says which image a claim's disk was made from; nil knows none.
 	Content func(namespace, claim string) string
+	// Configuration is that of KubeVirt.
+	Configuration Configuration
 	// NoAutoLimits is a KubeVirt that does not limit launchers by itself where a quota counts limits, as releases before 1.5 by default.
 	NoAutoLimits bool
 	// Failed is told of errors of the controllers themselves; nil means nobody is.
