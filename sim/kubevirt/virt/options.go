@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -44,6 +45,11 @@ type Node struct {
 	Name string
 	// CPU and Memory are what its pods may request. A guest's processor requests a tenth of a processor, its memory all of it.
 	CPU, Memory resource.Quantity
+	// Labels are its labels besides those of its name and its system; Taints keep off whoever does not tolerate them.
+	Labels map[string]string
+	Taints []corev1.Taint
+	// Devices are how many it has of each kind that machines ask for.
+	Devices map[string]int
 }
 
 // Fault is something that goes wrong with machines until it is taken back.

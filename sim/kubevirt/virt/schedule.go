@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -87,50 +85,24 @@ func (c *Controller) place(vmi *kubevirt.VirtualMachineInstance) (node, message 
 		return "", message
 	}
 
-	cpu, memory := requests(vmi)
-	lacks := map[string]int{}
+	lacks, hopeless := map[string]int{}, 0
 
 	for _, n := range c.opts.Nodes {
-		usedCPU, usedMemory := c.used(n.Name, vmi.UID)
-		usedCPU.Add(cpu)
-		usedMemory.Add(memory)
-
-		_, down := c.nodeDown(n.Name)
-
-		switch {
-		case down:
-			lacks["node(s) had untolerated taint {node.kubernetes.io/unreachable: }"]++
-		case !selects(vmi, n):
-			lacks["node(s) didn't match Pod's node affinity/selector"]++
-		case !n.CPU.IsZero() && usedCPU.Cmp(n.CPU) > 0:
-			lacks["Insufficient cpu"]++
-		case !n.Memory.IsZero() && usedMemory.Cmp(n.Memory) > 0:
-			lacks["Insufficient memory"]++
-		default:
+		reasons, final := c.unfit(vmi, n)
+		if len(reasons) == 0 {
 			return n.Name, ""
 		}
-	}
 
-	var reasons []string
-	for _, reason := range slices.Sorted(maps.Keys(lacks)) {
-		reasons = append(reasons, fmt.Sprintf("%d %s", lacks[reason], reason))
-	}
+		for _, reason := range reasons {
+			lacks[reason]++
+		}
 
-	all := len(c.opts.Nodes)
-
-	return "", fmt.Sprintf("0/%d nodes are available: %s. preemption: 0/%d nodes are available: %d No preemption victims found for incoming pod.",
-		all, strings.Join(reasons, ", "), all, all)
-}
-
-// selects says whether the node selector of an instance takes the node, which has no labels but its name.
-func selects(vmi *kubevirt.VirtualMachineInstance, n Node) bool {
-	for key, value := range vmi.Spec.NodeSelector {
-		if key != corev1.LabelHostname || value != n.Name {
-			return false
+		if final {
+			hopeless++
 		}
 	}
 
-	return true
+	return "", unschedulable(len(c.opts.Nodes), hopeless, lacks)
 }
 
 // used sums up what the instances on a node request, that one excepted.
