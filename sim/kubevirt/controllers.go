@@ -27,7 +27,8 @@ import (
 // ControllerOptions shape the controllers of a cluster. The zero value takes no time for anything, boots nothing, and has the storage
 // class "standard".
 type ControllerOptions struct {
-	// Virt, CDI, Kubernetes and Snapshots shape the parts. Virt.Content, CDI.Node and Snapshots.Restoring are set here.
+	// Virt, CDI, Kubernetes and Snapshots shape the parts. Virt.Content, CDI.Node, CDI.Withheld and Snapshots.Restoring are set here,
+	// and Kubernetes.Silent is what Classes say.
 	Virt       virt.Options
 	CDI        cdi.Options
 	Kubernetes kubernetes.Options
@@ -67,6 +68,8 @@ type StorageClass struct {
 	Block, Shared bool
 	// Unknown leaves the class out of CDI's storage profiles' knowledge: claims have to say their access modes.
 	Unknown bool
+	// Silent is a class whose provisioner never answers.
+	Silent bool
 	// Clone is how clones within the class are made; empty is CDI's own choice.
 	Clone cdiv1.CDICloneStrategy
 }
@@ -114,6 +117,15 @@ func NewControllers(config *rest.Config, opts ControllerOptions) (c *Controllers
 
 	opts.CDI.Node = opts.Virt.Nodes[0].Name
 
+	// Nobody asks before all controllers are there.
+	opts.CDI.Withheld = func(namespace, claim string) bool { return c.Kubernetes.Withheld(namespace, claim) }
+
+	for _, class := range opts.Classes {
+		if class.Silent {
+			opts.Kubernetes.Silent = append(opts.Kubernetes.Silent, class.Name)
+		}
+	}
+
 	if c.CDI, err = cdi.New(c.mirrors, opts.CDI); err != nil {
 		return nil, err
 	}
@@ -134,7 +146,7 @@ func NewControllers(config *rest.Config, opts ControllerOptions) (c *Controllers
 		return nil, err
 	}
 
-	if c.admission, err = virt.NewAdmission(c.client); err != nil {
+	if c.admission, err = virt.NewAdmission(c.client, opts.Virt.Configuration); err != nil {
 		return nil, err
 	}
 

@@ -18,7 +18,6 @@ import (
 
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/cdi"
-	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/kubernetes"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
 )
 
@@ -302,25 +301,6 @@ func TestClaimThatWaitsForItsConsumerIsFilledWhenAMachineWantsIt(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestMachineWaitsForClaimsThatNobodyBinds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := start(t, kubevirt.Options{})
-		remove := w.Kubernetes.Inject(kubernetes.Fault{Unbound: "pool is full"})
-		w.create(machine("a"))
-		after(time.Minute)
-		require.NotEqual(t, "Running", w.status("a"))
-
-		events, err := w.core.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim"})
-		require.NoError(t, err)
-		require.NotEmpty(t, events.Items)
-		require.Equal(t, `failed to provision volume with StorageClass "standard": pool is full`, events.Items[len(events.Items)-1].Message)
-
-		remove()
-		after(time.Minute)
-		require.Equal(t, "Running", w.status("a"))
-	})
 }
 
 func TestQuotaIsShownUntilThereIsRoom(t *testing.T) {

@@ -56,6 +56,10 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
+	if s.unreachable(w, info) {
+		return
+	}
+
 	if !info.IsResourceRequest {
 		s.discovery(w, r)
 

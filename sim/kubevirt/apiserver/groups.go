@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"net/http"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -11,6 +12,8 @@ import (
 type extraGroup struct {
 	resources []metav1.APIResource
 	handler   http.Handler
+	// cut is since when nobody serves it, zero for not.
+	cut time.Time
 }
 
 // Serve adds a version of an API group that handler serves, as an aggregated API server does (subresources.kubevirt.io/v1). The

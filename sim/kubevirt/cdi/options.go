@@ -15,6 +15,8 @@ type Options struct {
 	Fetch func(ctx context.Context, s Source) (Image, error)
 	// Node is where claims are bound that do not wait for a machine.
 	Node string
+	// Withheld says that no volume can be had for a claim for now, so that an importer has none to write to; nil means never.
+	Withheld func(namespace, claim string) bool
 	// Overhead is the part of a file system's size that a disk in it cannot use; 0.06 if zero, as in CDI's default configuration. Less
 	// than zero is none.
 	Overhead float64

@@ -170,7 +170,7 @@ func (c *Controller) imports(ctx context.Context, dv *cdi.DataVolume, pvc *corev
 		return pvc, progressing, err
 	case now.done:
 		return c.complete(ctx, dv, pvc, content{image: urlOf(dv), size: now.image.VirtualSize})
-	case c.unschedulable(key):
+	case c.unschedulable(key) || c.withheld(key):
 		dv.Status.Phase = cdi.ImportScheduled
 		state := pod(corev1.PodPending, "false", "ContainerCreating", "", now.restarts)
 		state[annPodSchedulable] = "false"
@@ -201,6 +201,20 @@ func (c *Controller) imports(ctx context.Context, dv *cdi.DataVolume, pvc *corev
 	c.work(dv, pvc, j)
 
 	return pvc, progressing, nil
+}
+
+// withheldRetry is how often it is looked whether there is a volume.
+const withheldRetry = 15 * time.Second
+
+// withheld says whether there is no volume for a claim, without which its importer is not scheduled.
+func (c *Controller) withheld(key string) bool {
+	if c.opts.Withheld == nil || !c.opts.Withheld(split(key)) {
+		return false
+	}
+
+	c.queue.After(key, withheldRetry)
+
+	return true
 }
 
 func urlOf(dv *cdi.DataVolume) string {

@@ -26,6 +26,9 @@ const (
 	populated    = "cdi.kubevirt.io/storage.populatedFor"
 )
 
+// externalProvisioning is the reason of the Event that says that a provisioner has not answered yet.
+const externalProvisioning = "ExternalProvisioning"
+
 // unboundRetry is how often a provisioner says again why a claim stays Pending.
 const unboundRetry = 15 * time.Second
 
@@ -59,26 +62,26 @@ func (c *Controller) bind(ctx context.Context, key string) error {
 
 		return nil
 	case late(class) && pvc.Annotations[selectedNode] == "":
-		if w := c.waits(pvc); !w.told {
-			w.told = true
-			c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeNormal, "WaitForFirstConsumer",
-				"waiting for first consumer to be created before binding")
+		return c.once(ctx, pvc, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+	}
+
+	if message, withheld := c.withheld(key, class); withheld {
+		c.binding.After(key, unboundRetry)
+		c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeNormal, externalProvisioning, hint(pvc, class))
+
+		if message != "" {
+			c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeWarning, "ProvisioningFailed",
+				prime(pvc)+fmt.Sprintf("failed to provision volume with StorageClass %q: %s", class.Name, message))
 		}
 
 		return nil
-	case pvc.Annotations[usePopulator] == "true" && pvc.Annotations[populated] == "":
+	}
+
+	if unfilled(pvc) {
 		return nil
 	}
 
-	if message := c.unbound(key); message != "" {
-		c.binding.After(key, unboundRetry)
-		c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeWarning, "ProvisioningFailed",
-			fmt.Sprintf("failed to provision volume with StorageClass %q: %s", class.Name, message))
-
-		return nil
-	}
-
-	w := c.waits(pvc)
+	w := c.waitOf(pvc)
 	if w.since.IsZero() {
 		w.since = time.Now()
 	}
@@ -86,14 +89,14 @@ func (c *Controller) bind(ctx context.Context, key string) error {
 	if left := time.Until(w.since.Add(c.opts.Bind)); left > 0 {
 		c.binding.After(key, left)
 
-		return nil
+		return c.once(ctx, pvc, externalProvisioning, hint(pvc, class))
 	}
 
 	return c.provision(ctx, pvc, class)
 }
 
-// waits returns what is known of a claim that is not bound.
-func (c *Controller) waits(pvc *corev1.PersistentVolumeClaim) *waiting {
+// waitOf returns what is known of a claim that is not bound.
+func (c *Controller) waitOf(pvc *corev1.PersistentVolumeClaim) *waiting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -106,6 +109,16 @@ func (c *Controller) waits(pvc *corev1.PersistentVolumeClaim) *waiting {
 	}
 
 	return w
+}
+
+// once tells of a claim what has not been told yet.
+func (c *Controller) once(ctx context.Context, pvc *corev1.PersistentVolumeClaim, reason, message string) error {
+	if w := c.waitOf(pvc); !slices.Contains(w.told, reason) {
+		w.told = append(w.told, reason)
+		c.events.Event(ctx, pvc, kube.Claims, corev1.EventTypeNormal, reason, message)
+	}
+
+	return nil
 }
 
 func (c *Controller) forget(key string) {

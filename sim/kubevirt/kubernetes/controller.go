@@ -22,6 +22,8 @@ import (
 type Options struct {
 	// Bind is how long a provisioner takes for a claim.
 	Bind time.Duration
+	// Silent are the storage classes whose provisioner never answers.
+	Silent []string
 	// Failed is told of errors of the controllers themselves; nil means nobody is.
 	Failed func(key string, err error)
 }
@@ -53,7 +55,7 @@ type Controller struct {
 type waiting struct {
 	claim types.UID
 	since time.Time // when the provisioner was asked; zero is not yet
-	told  bool      // that it waits for its first consumer
+	told  []string  // the reasons of Events that are told once
 }
 
 // Fault is something that goes wrong with claims until it is taken back.

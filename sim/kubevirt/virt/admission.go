@@ -20,14 +20,15 @@ import (
 
 // Admission is what virt-api's webhooks decide. It reads instance types and preferences from the API server.
 type Admission struct {
-	types catalogue
+	types  catalogue
+	config Configuration
 }
 
-// NewAdmission returns the admission for the API server of a client.
-func NewAdmission(client *kube.Client) (*Admission, error) {
+// NewAdmission returns the admission for the API server of a client, and a configuration of KubeVirt.
+func NewAdmission(client *kube.Client, config Configuration) (*Admission, error) {
 	types, err := newCatalogue(client)
 
-	return &Admission{types: types}, err
+	return &Admission{types: types, config: config}, err
 }
 
 // The paths at which virt-api serves its webhooks here.
@@ -191,7 +192,10 @@ func (a *Admission) validateMachine(ctx context.Context, r *admissionv1.Admissio
 
 	setSpec(&expanded.Spec.Template.Spec)
 
-	if causes := validateMachineSpec(field.NewPath("spec"), &expanded.Spec); len(causes) > 0 {
+	root := field.NewPath("spec")
+
+	causes := append(validateMachineSpec(root, &expanded.Spec), a.config.validate(root.Child("template", "spec"), &expanded.Spec.Template.Spec)...)
+	if len(causes) > 0 {
 		return kube.Refuse(causes)
 	}
 
@@ -220,7 +224,7 @@ func (a *Admission) validateInstance(r *admissionv1.AdmissionRequest) *admission
 
 	if r.Operation == admissionv1.Create {
 		spec := field.NewPath("spec")
-		causes := validateInstanceSpec(spec, &vmi.Spec)
+		causes := append(validateInstanceSpec(spec, &vmi.Spec), a.config.validate(spec, &vmi.Spec)...)
 
 		if memory := vmi.Spec.Domain.Memory; vmi.Spec.Domain.Resources.Requests.Memory().Value() == 0 &&
 			(memory == nil || memory.Guest == nil && memory.Hugepages == nil) {

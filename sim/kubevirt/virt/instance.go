@@ -225,6 +225,10 @@ func (c *Controller) pend(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 		return nil
 	}
 
+	if err := c.opts.Configuration.launchable(vmi); err != nil {
+		return &problem{failedCreate, err}
+	}
+
 	if ready, err := c.ensureState(ctx, vmi); err != nil || !ready {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -21,6 +22,10 @@ type Options struct {
 	Unbootable func(g Guest)
 	// Content says which image a claim's disk was made from; nil knows none.
 	Content func(namespace, claim string) string
+	// Configuration is that of KubeVirt.
+	Configuration Configuration
+	// NoAutoLimits is a KubeVirt that does not limit launchers by itself where a quota counts limits, as releases before 1.5 by default.
+	NoAutoLimits bool
 	// Failed is told of errors of the controllers themselves; nil means nobody is.
 	Failed func(key string, err error)
 }
@@ -40,6 +45,11 @@ type Node struct {
 	Name string
 	// CPU and Memory are what its pods may request. A guest's processor requests a tenth of a processor, its memory all of it.
 	CPU, Memory resource.Quantity
+	// Labels are its labels besides those of its name and its system; Taints keep off whoever does not tolerate them.
+	Labels map[string]string
+	Taints []corev1.Taint
+	// Devices are how many it has of each kind that machines ask for.
+	Devices map[string]int
 }
 
 // Fault is something that goes wrong with machines until it is taken back.

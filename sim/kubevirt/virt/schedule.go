@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -107,50 +105,24 @@ func (c *Controller) place(vmi *kubevirt.VirtualMachineInstance) (node, message 
 		return "", message
 	}
 
-	cpu, memory := requests(vmi)
-	lacks := map[string]int{}
+	lacks, hopeless := map[string]int{}, 0
 
 	for _, n := range c.opts.Nodes {
-		usedCPU, usedMemory := c.used(n.Name, vmi.UID)
-		usedCPU.Add(cpu)
-		usedMemory.Add(memory)
-
-		_, down := c.nodeDown(n.Name)
-
-		switch {
-		case down:
-			lacks["node(s) had untolerated taint {node.kubernetes.io/unreachable: }"]++
-		case !selects(vmi, n):
-			lacks["node(s) didn't match Pod's node affinity/selector"]++
-		case !n.CPU.IsZero() && usedCPU.Cmp(n.CPU) > 0:
-			lacks["Insufficient cpu"]++
-		case !n.Memory.IsZero() && usedMemory.Cmp(n.Memory) > 0:
-			lacks["Insufficient memory"]++
-		default:
+		reasons, final := c.unfit(vmi, n)
+		if len(reasons) == 0 {
 			return n.Name, ""
 		}
-	}
 
-	var reasons []string
-	for _, reason := range slices.Sorted(maps.Keys(lacks)) {
-		reasons = append(reasons, fmt.Sprintf("%d %s", lacks[reason], reason))
-	}
+		for _, reason := range reasons {
+			lacks[reason]++
+		}
 
-	all := len(c.opts.Nodes)
-
-	return "", fmt.Sprintf("0/%d nodes are available: %s. preemption: 0/%d nodes are available: %d No preemption victims found for incoming pod.",
-		all, strings.Join(reasons, ", "), all, all)
-}
-
-// selects says whether the node selector of an instance takes the node, which has no labels but its name.
-func selects(vmi *kubevirt.VirtualMachineInstance, n Node) bool {
-	for key, value := range vmi.Spec.NodeSelector {
-		if key != corev1.LabelHostname || value != n.Name {
-			return false
+		if final {
+			hopeless++
 		}
 	}
 
-	return true
+	return "", unschedulable(len(c.opts.Nodes), hopeless, lacks)
 }
 
 // used sums up what the instances on a node request, that one excepted.
@@ -198,68 +170,6 @@ func processors(cpu *kubevirt.CPU) int64 {
 	}
 
 	return int64(max(cpu.Sockets, 1)) * int64(max(cpu.Cores, 1)) * int64(max(cpu.Threads, 1))
-}
-
-// admitLauncher is the quota that the API server holds the launcher's pod against.
-func (c *Controller) admitLauncher(vmi *kubevirt.VirtualMachineInstance) error {
-	cpu, memory := requests(vmi)
-	wants := map[corev1.ResourceName]resource.Quantity{
-		"requests.cpu": cpu, "cpu": cpu, "requests.memory": memory, "memory": memory,
-		"pods": resource.MustParse("1"), "count/pods": resource.MustParse("1"),
-	}
-
-	for _, q := range c.quotas.List() {
-		if q.Namespace != vmi.Namespace {
-			continue
-		}
-
-		var requested, used, limited []string
-
-		for _, name := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
-			want, ok := wants[name]
-			if !ok {
-				continue
-			}
-
-			hard, have := q.Spec.Hard[name], c.spent(vmi, name)
-			if after := have.DeepCopy(); func() int { after.Add(want); return after.Cmp(hard) }() <= 0 {
-				continue
-			}
-
-			requested = append(requested, fmt.Sprintf("%s=%s", name, want.String()))
-			used = append(used, fmt.Sprintf("%s=%s", name, have.String()))
-			limited = append(limited, fmt.Sprintf("%s=%s", name, hard.String()))
-		}
-
-		if len(requested) > 0 {
-			return fmt.Errorf("pods \"virt-launcher-%s-%s\" is forbidden: exceeded quota: %s, requested: %s, used: %s, limited: %s",
-				vmi.Name, vmi.UID[:min(5, len(vmi.UID))], q.Name, strings.Join(requested, ","), strings.Join(used, ","), strings.Join(limited, ","))
-		}
-	}
-
-	return nil
-}
-
-// spent sums up a resource of the launchers in an instance's namespace.
-func (c *Controller) spent(vmi *kubevirt.VirtualMachineInstance, name corev1.ResourceName) (sum resource.Quantity) {
-	for _, other := range c.vmis.List() {
-		if other.Namespace != vmi.Namespace || other.UID == vmi.UID || other.IsFinal() || other.IsUnprocessed() {
-			continue
-		}
-
-		cpu, memory := requests(other)
-
-		switch name {
-		case "requests.cpu", "cpu":
-			sum.Add(cpu)
-		case "requests.memory", "memory":
-			sum.Add(memory)
-		default:
-			sum.Add(resource.MustParse("1"))
-		}
-	}
-
-	return sum
 }
 
 // seed is what the cloud-init volume of a machine holds.

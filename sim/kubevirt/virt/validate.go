@@ -427,8 +427,6 @@ func (c *causes) nic(at *field.Path, nic kubevirt.Interface, n kubevirt.Network)
 		c.add(at.Child("name"), "Masquerade interface only implemented with pod network")
 	case method.Masquerade != nil && nic.MacAddress == bridgeMAC:
 		c.add(at.Child("macAddress"), "The requested MAC address is reserved for the in-pod bridge. Please choose another one.")
-	case method.PasstBinding != nil:
-		c.add(at.Child("name"), "PasstBinding feature gate is not enabled")
 	case method.DeprecatedSlirp != nil:
 		c.add(at.Child("slirp"), "Slirp interface support has been discontinued since v1.3")
 	case method.DeprecatedPasst != nil:
@@ -691,9 +689,5 @@ func (c *causes) eviction(at *field.Path, spec *kubevirt.VirtualMachineInstanceS
 
 	if s := spec.EvictionStrategy; s != nil && !slices.Contains(known, *s) {
 		c.add(at.Child("evictionStrategy"), "%s is set with an unrecognized option: %s", at.Child("evictionStrategy"), *s)
-	}
-
-	if len(spec.Domain.Devices.HostDevices) > 0 {
-		c.add(at.Child("HostDevices"), "Host Devices feature gate is not enabled in kubevirt-config")
 	}
 }

@@ -98,9 +98,24 @@ func classify(ctx context.Context, op Op, err error) error {
 	}
 
 	s := status.Status()
-	e.text = discreet(op, cmp.Or(s.Message, string(s.Reason), http.StatusText(int(s.Code))))
+	e.text = discreet(op, cmp.Or(s.Message, string(s.Reason), http.StatusText(int(s.Code)))+passedOn(s))
 
 	return e.answered(s)
+}
+
+// passedOn is the text of whoever stands between the client and what should have answered, which the client keeps apart from its own.
+func passedOn(s metav1.Status) string {
+	if s.Code < http.StatusInternalServerError || s.Details == nil {
+		return ""
+	}
+
+	for _, c := range s.Details.Causes {
+		if c.Type == metav1.CauseTypeUnexpectedServerResponse && c.Message != "" && !strings.Contains(s.Message, c.Message) {
+			return ": " + c.Message
+		}
+	}
+
+	return ""
 }
 
 // broken says why there was no answer.
@@ -145,6 +160,8 @@ func (e *callError) answered(s metav1.Status) error {
 		return driver.Terminal(e)
 	case s.Code == http.StatusTooManyRequests:
 		return driver.Throttled(0, e)
+	case s.Code == http.StatusServiceUnavailable && strings.HasSuffix(e.op.Resource, ".subresources.kubevirt.io"):
+		e.advice = "virt-api, which switches machines, does not answer: look at KubeVirt's pods and at its APIService"
 	case s.Code >= http.StatusInternalServerError && strings.Contains(s.Message, "failed calling webhook"):
 		e.advice = "a webhook of the cluster does not answer"
 	}
