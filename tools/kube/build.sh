@@ -21,8 +21,9 @@ if [ ! -x "$folder/kube-apiserver" ] || [ ! -x "$folder/etcd" ]; then
 	version=k8s.io/component-base/version
 	ldflags="-s -w -X $version.gitVersion=$kubernetes -X $version.gitMajor=$major -X $version.gitMinor=$minor -X $version.gitTreeState=clean"
 
-	# Two compilers at a time need 4 GiB; the flags of the workspace stay, so that packages compiled for it are used.
-	GOWORK=off go build -p "${KUBE_BUILD_JOBS:-2}" -ldflags "$ldflags" -o "$new/" go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/kube-apiserver >&2
+	# Two compilers at a time need 4 GiB; the flags of the workspace stay, so that packages compiled for it are used. With less
+	# collection of garbage the compiler takes a third less time.
+	GOWORK=off GOGC=${GOGC:-400} go build -p "${KUBE_BUILD_JOBS:-2}" -ldflags "$ldflags" -o "$new/" go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/kube-apiserver >&2
 	[ -e "$new/etcd" ] || mv "$new/server" "$new/etcd"
 	mv "$new/etcd" "$new/kube-apiserver" "$folder/"
 fi
