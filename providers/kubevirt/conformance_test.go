@@ -20,6 +20,7 @@ import (
 	"github.com/omni-infra/omni-infra-providers/providers/kubevirt/internal/cluster"
 	"github.com/omni-infra/omni-infra-providers/shared/lifecycle"
 	sim "github.com/omni-infra/omni-infra-providers/sim/kubevirt"
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/apiserver"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/cdi"
 	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/virt"
 	"github.com/omni-infra/omni-infra-providers/sim/ledger"
@@ -44,10 +45,7 @@ func options() conformance.Options {
 			s := newSite(t, w)
 
 			return conformance.Subject{
-				Cloud: s, Data: data, CreateOp: "create virtualmachines",
-				Faults: []ledger.FaultKind{
-					ledger.NotFound, ledger.Conflict, ledger.Throttled, ledger.Unavailable, ledger.Full, ledger.Unauthorized, ledger.Echo,
-				},
+				Cloud: s, Data: data, CreateOp: "create virtualmachines", Faults: apiserver.Faults,
 				Secrets: map[string]string{"service account token": sim.Token}, Run: s.run("v1.0.0"), Next: s.run("v1.1.0"),
 			}
 		},

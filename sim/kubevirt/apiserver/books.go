@@ -9,13 +9,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"syscall"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/books"
 	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 )
 
@@ -67,7 +66,7 @@ func (s *Server) serve(session *ledger.Session, w http.ResponseWriter, r *http.R
 
 // booked serves a request as a call of the ledger.
 func (s *Server) booked(session *ledger.Session, w http.ResponseWriter, r *http.Request) {
-	info, err := resolver.NewRequestInfo(r)
+	call, err := books.CallOf(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 
@@ -79,19 +78,14 @@ func (s *Server) booked(session *ledger.Session, w http.ResponseWriter, r *http.
 		panic(&abort{errReset})
 	}
 
-	op := opOf(info)
-
-	// A Secret is the place for what nobody else may see.
-	if info.Resource != "secrets" {
-		s.ledger.Scan(op+" "+objectOf(info), string(sent))
-	}
+	call.Scan(s.ledger, sent)
 
 	answer := &recorded{header: http.Header{}}
-	stream := info.Verb == "watch"
+	stream := call.Watches()
 
-	err = session.CallContext(r.Context(), op, objectOf(info), func() error {
+	err = session.CallContext(r.Context(), call.Op, call.Object, func() error {
 		if s.opts.Latency != nil {
-			if err := sleep(r.Context(), s.opts.Latency(op)); err != nil {
+			if err := sleep(r.Context(), s.opts.Latency(call.Op)); err != nil {
 				return err
 			}
 		}
@@ -113,7 +107,7 @@ func (s *Server) booked(session *ledger.Session, w http.ResponseWriter, r *http.
 
 	switch {
 	case isFault:
-		answerFault(w, fault, info, sent)
+		answerFault(w, call.AnswerTo(fault, sent))
 	case errors.Is(err, ledger.ErrDisconnected):
 		panic(&abort{errReset})
 	case err != nil && !isAnswer:
@@ -124,30 +118,6 @@ func (s *Server) booked(session *ledger.Session, w http.ResponseWriter, r *http.
 		s.api.ServeHTTP(w, inner)
 	default:
 		answer.copyTo(w)
-	}
-}
-
-// opOf returns the op of a request in the books: "create virtualmachines", "update virtualmachines/status", "get /version".
-func opOf(info *request.RequestInfo) string {
-	switch {
-	case !info.IsResourceRequest:
-		return info.Verb + " " + info.Path
-	case info.Subresource != "":
-		return info.Verb + " " + info.Resource + "/" + info.Subresource
-	default:
-		return info.Verb + " " + info.Resource
-	}
-}
-
-// objectOf returns what a call is about: "default/vm-1", or the namespace alone where there is no name.
-func objectOf(info *request.RequestInfo) string {
-	switch {
-	case !info.IsResourceRequest:
-		return ""
-	case info.Resource == "namespaces":
-		return info.Name
-	default:
-		return strings.Trim(info.Namespace+"/"+info.Name, "/")
 	}
 }
 

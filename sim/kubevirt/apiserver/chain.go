@@ -6,17 +6,15 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
-)
 
-// resolver tells what a request is about.
-var resolver = &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/books"
+)
 
 // chain is what a request passes through, from the outside: who is it, may it, and the handler of what it asks for.
 func (s *Server) chain() http.Handler {
@@ -28,7 +26,7 @@ func (s *Server) chain() http.Handler {
 	h = filters.WithAuditInit(h)
 	h = filters.WithRequestReceivedTimestamp(h)
 
-	return filters.WithRequestInfo(h, resolver)
+	return filters.WithRequestInfo(h, books.Paths)
 }
 
 // authenticate implements authenticator.Request. Who shows no token is anonymous.

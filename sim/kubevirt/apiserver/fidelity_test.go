@@ -196,8 +196,9 @@ var fidelity = []step{
 	{name: "list of exactly zero", method: "GET", path: pathMachines + "?resourceVersionMatch=Exact&resourceVersion=0"},
 	{name: "watch with sendInitialEvents and no match", method: "GET", path: pathMachines + "?watch=true&sendInitialEvents=true"},
 	{name: "watch from a bad resourceVersion", method: "GET", path: pathMachines + "?watch=true&resourceVersion=x"},
-	{name: "watch to the end of its time", method: "GET", path: pathMachines + "?watch=true&timeoutSeconds=3&fieldSelector=metadata.name%3Db"},
-	{name: "watch list", method: "GET", path: pathMachines + "?watch=true&timeoutSeconds=3&sendInitialEvents=true&" +
+	// Watches of two seconds: those that last longer may get a bookmark before their end.
+	{name: "watch to the end of its time", method: "GET", path: pathMachines + "?watch=true&timeoutSeconds=2&fieldSelector=metadata.name%3Db"},
+	{name: "watch list", method: "GET", path: pathMachines + "?watch=true&timeoutSeconds=2&sendInitialEvents=true&" +
 		"resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&fieldSelector=metadata.name%3Db"},
 
 	// Deletion.
@@ -269,12 +270,12 @@ var fidelity = []step{
 	{name: "list of exactly the future", method: "GET", path: pathNamespace + "/configmaps?resourceVersionMatch=Exact&resourceVersion=999999999"},
 	{name: "get of the future", method: "GET", path: pathNamespace + "/configmaps/x1?resourceVersion=999999999"},
 	{name: "watch of a label, from before", method: "GET",
-		path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=3&resourceVersion={first}&labelSelector=show%3Dyes"},
+		path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=2&resourceVersion={first}&labelSelector=show%3Dyes"},
 	{name: "watch of one, from before", method: "GET",
-		path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=3&resourceVersion={first}&fieldSelector=metadata.name%3Dx3"},
-	{name: "watch without what is there", method: "GET", path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=3&sendInitialEvents=false&" +
+		path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=2&resourceVersion={first}&fieldSelector=metadata.name%3Dx3"},
+	{name: "watch without what is there", method: "GET", path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=2&sendInitialEvents=false&" +
 		"resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"},
-	{name: "watch of the future, with what is there", method: "GET", path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=3&" +
+	{name: "watch of the future, with what is there", method: "GET", path: pathNamespace + "/configmaps?watch=true&timeoutSeconds=2&" +
 		"sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&resourceVersion=999999999"},
 	{name: "resources of a defined group", method: "GET", path: "/apis/k8s.cni.cncf.io/v1"},
 	{name: "HTML", method: "GET", path: pathVolumes + "/d", accept: "text/html"},

@@ -4,24 +4,20 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"sync/atomic"
 	"syscall"
 
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apiserver/pkg/endpoints/request"
-
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/books"
 	"github.com/omni-infra/omni-infra-providers/sim/ledger"
 )
 
 // Faults are the kinds of faults that Transport has Kubernetes' words for, besides those that the ledger plays by itself.
-var Faults = []ledger.FaultKind{
-	ledger.NotFound, ledger.Conflict, ledger.Throttled, ledger.Unavailable, ledger.Full, ledger.Unauthorized, ledger.Echo,
-}
+var Faults = books.Faults()
 
 // Transport puts the calls that one process of a client makes to an API server into a ledger, and lets befall them there what the
 // ledger has in mind: lost replies, outages, the client's death, and faults in Kubernetes' own words. The books are those that the
@@ -42,38 +38,9 @@ type Transport struct {
 // most bounds what is read of one answer: lists of all objects of a test are far from it.
 const most = 64 << 20
 
-// paths knows what a path of the API is about.
-var paths = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
-
-// call is what a request asks for.
-type call struct {
-	op, object string
-	watch      bool
-	info       *request.RequestInfo
-}
-
-func callOf(req *http.Request) (call, error) {
-	info, err := paths.NewRequestInfo(req)
-	if err != nil {
-		return call{}, err
-	}
-
-	if !info.IsResourceRequest {
-		return call{op: info.Verb + " " + info.Path, info: info}, nil
-	}
-
-	c := call{op: info.Verb + " " + info.Resource, object: strings.Trim(info.Namespace+"/"+info.Name, "/"), watch: info.Verb == "watch", info: info}
-
-	if info.Subresource != "" {
-		c.op += "/" + info.Subresource
-	}
-
-	return c, nil
-}
-
 // RoundTrip makes a call with its record and its faults.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	c, err := callOf(req)
+	c, err := books.CallOf(req)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +53,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	// A slow call may be answered when nobody waits any more.
 	var got atomic.Pointer[http.Response]
 
-	err = t.Session.CallContext(req.Context(), c.op, c.object, func() error {
+	err = t.Session.CallContext(req.Context(), c.Op, c.Object, func() error {
 		resp, err := t.answer(req, c, body) //nolint:bodyclose // It is the caller's, or closed below.
 		got.Store(resp)
 
@@ -104,7 +71,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 
 	if fault, ok := errors.AsType[*ledger.FaultError](err); ok {
-		return inWords(req, c, fault, body), nil
+		return response(req, c.AnswerTo(fault, body)), nil
 	}
 
 	if errors.Is(err, ledger.ErrDisconnected) {
@@ -114,11 +81,18 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
+func response(req *http.Request, a books.Answer) *http.Response {
+	return &http.Response{
+		Status: fmt.Sprintf("%d %s", a.Code, http.StatusText(a.Code)), StatusCode: a.Code, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: a.Header, Body: io.NopCloser(bytes.NewReader(a.Body)), ContentLength: int64(len(a.Body)), Request: req,
+	}
+}
+
 // broken is what the network says of a connection that was there.
 var broken = &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 
 // read takes the request's body, so that it can be sent whenever the call has its effect.
-func (t *Transport) read(req *http.Request, c call) ([]byte, error) {
+func (t *Transport) read(req *http.Request, c books.Call) ([]byte, error) {
 	if req.Body == nil {
 		return nil, nil
 	}
@@ -128,17 +102,15 @@ func (t *Transport) read(req *http.Request, c call) ([]byte, error) {
 		return nil, err
 	}
 
-	if c.info.Resource != "secrets" {
-		t.Ledger.Scan(c.op+" "+c.object, string(body))
-	}
+	c.Scan(t.Ledger, body)
 
 	return body, err
 }
 
 // answer makes the call. Its answer is read to the end, as the reply is not lost once it is here, but for a watch.
-func (t *Transport) answer(req *http.Request, c call, body []byte) (*http.Response, error) {
+func (t *Transport) answer(req *http.Request, c books.Call, body []byte) (*http.Response, error) {
 	ctx := req.Context()
-	if !c.watch {
+	if !c.Watches() {
 		// A call that was sent has its effect even if its caller has gone meanwhile.
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -149,7 +121,7 @@ func (t *Transport) answer(req *http.Request, c call, body []byte) (*http.Respon
 	}
 
 	resp, err := t.Next.RoundTrip(sent)
-	if err != nil || c.watch {
+	if err != nil || c.Watches() {
 		return resp, err
 	}
 

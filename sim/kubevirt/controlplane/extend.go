@@ -22,6 +22,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
+
+	"github.com/omni-infra/omni-infra-providers/sim/kubevirt/internal/books"
 )
 
 // The service that stands for virt-api, as KubeVirt's operator names it.
@@ -152,7 +154,7 @@ func (c *ControlPlane) Aggregate(ctx context.Context, group schema.GroupVersion,
 // aggregated is a handler as the API server's aggregator calls it.
 func aggregated(group schema.GroupVersion, resources []metav1.APIResource, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info, err := paths.NewRequestInfo(r)
+		info, err := books.Paths.NewRequestInfo(r)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 

@@ -1,11 +1,15 @@
 package controlplane
 
 import (
+	"context"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -19,7 +23,7 @@ func TestMemoryIsUsedOnlyIfThereIsRoomInIt(t *testing.T) {
 	require.Equal(t, os.TempDir(), parent("", 0))
 }
 
-// leavesFolderIn makes the test's own executable a process that makes a folder and is killed.
+// leavesFolderIn makes the test's own executable a process that makes a folder, starts a program and is killed.
 const leavesFolderIn = "TEST_LEAVES_FOLDER_IN"
 
 func TestMain(m *testing.M) {
@@ -29,7 +33,12 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 
-		if err := os.WriteFile(filepath.Join(f.path, "data"), []byte("much"), 0o600); err != nil {
+		program := exec.CommandContext(context.Background(), "sleep", "600")
+		if _, err := StartProgram(program); err != nil {
+			panic(err)
+		}
+
+		if err := os.WriteFile(filepath.Join(f.path, "pid"), []byte(strconv.Itoa(program.Process.Pid)), 0o600); err != nil {
 			panic(err)
 		}
 
@@ -46,7 +55,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestFolderOfAKilledProcessIsRemovedByTheNextAndThoseInUseStay(t *testing.T) {
+func TestKilledProcessTakesItsProgramsWithItAndTheNextRemovesItsFolder(t *testing.T) {
 	if !locks {
 		t.Skip("folders are not locked on this system")
 	}
@@ -62,9 +71,17 @@ func TestFolderOfAKilledProcessIsRemovedByTheNextAndThoseInUseStay(t *testing.T)
 	cmd.Env = append(os.Environ(), leavesFolderIn+"="+dir)
 	require.ErrorContains(t, cmd.Run(), "killed")
 
-	left, err := filepath.Glob(filepath.Join(dir, folderPrefix+"*", "data"))
+	left, err := filepath.Glob(filepath.Join(dir, folderPrefix+"*", "pid"))
 	require.NoError(t, err)
 	require.Len(t, left, 1)
+
+	pid, err := os.ReadFile(left[0])
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		stat, err := os.ReadFile(filepath.Join("/proc", string(pid), "stat"))
+
+		return err != nil || strings.Fields(string(stat))[2] == "Z"
+	}, time.Minute, 10*time.Millisecond, "its program lives on")
 
 	first, err := newFolder(dir)
 	require.NoError(t, err)
