@@ -492,6 +492,7 @@ func TestControllersPollNothing(t *testing.T) {
 		after(time.Minute)
 		require.Equal(t, "Running", w.status("on"))
 		require.Equal(t, "Stopped", w.status("off"))
+		after(eventsGone)
 
 		count, revision := requests.taken(), server.Revision()
 		watches := count["WATCH"]
@@ -509,11 +510,14 @@ func TestControllersPollNothing(t *testing.T) {
 	})
 }
 
+// eventsGone is longer than Events are kept.
+const eventsGone = 2 * time.Hour
+
 func TestNothingIsWrittenAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, kubevirt.Options{})
 		w.create(withTPM(machine("a")))
-		after(time.Minute)
+		after(eventsGone)
 
 		revision := w.Server().Revision()
 

@@ -1,6 +1,7 @@
 package kubevirt_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,5 +125,22 @@ func TestDeviceInUseIsWaitedFor(t *testing.T) {
 		require.Equal(t, 202, code, message)
 		after(2 * time.Minute)
 		require.Equal(t, "Running", w.status("b"))
+	})
+}
+
+// Its disk is not made before it has a node, so the scheduler's word is all that there is.
+func TestMachineWhoseDiskWaitsForItSaysThatNoNodeFits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := kubevirt.Options{}
+		opts.Classes = []kubevirt.StorageClass{{Name: "late", Default: true, WaitForFirstConsumer: true}}
+
+		w := start(t, opts)
+		vm := machine("a")
+		vm.Spec.Template.Spec.NodeSelector = map[string]string{"zone": "b"}
+		w.create(vm)
+		after(time.Minute)
+
+		require.Equal(t, "ErrorUnschedulable", w.status("a"))
+		require.Contains(t, fmt.Sprint(w.instance("a").Status.Conditions), "didn't match Pod's node affinity/selector")
 	})
 }

@@ -683,7 +683,7 @@ func TestCloneFailsForGood(t *testing.T) {
 
 				s.CDI.Inject(cdi.Fault{Volume: ns + "/a", Message: "the volume is broken", Fatal: true, Times: 1})
 				require.NoError(t, s.createVolume(volume("a", "2Gi", source)))
-				after(time.Hour)
+				after(30 * time.Minute)
 				require.Equal(t, cdiv1.Failed, s.volume("a").Status.Phase)
 
 				events, err := s.core.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=CloneFailed"})

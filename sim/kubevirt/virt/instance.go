@@ -184,7 +184,7 @@ func (c *Controller) leave(vmi *kubevirt.VirtualMachineInstance) {
 // pend waits for the volumes of an instance and makes its launcher then.
 func (c *Controller) pend(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
 	vmi.Status.Phase = kubevirt.Pending
-	waits := false
+	waits, fits := false, true
 
 	for _, v := range vmi.Spec.Volumes {
 		claim := claimOf(v)
@@ -211,15 +211,20 @@ func (c *Controller) pend(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 				set(vmi, kubevirt.VirtualMachineInstanceProvisioning, corev1.ConditionTrue, "", "")
 			}
 
-			if err := c.consume(ctx, pvc, vmi); err != nil {
+			placed, err := c.consume(ctx, pvc, vmi)
+			if err != nil {
 				return err
 			}
+
+			fits = fits && placed
 		case pvc.Status.Phase != corev1.ClaimBound, dv != nil && dv.Status.Phase != cdi.Succeeded:
 			waits = true
 		}
 	}
 
-	drop(vmi, kubevirt.VirtualMachineInstanceConditionType(corev1.PodScheduled))
+	if waits && fits {
+		drop(vmi, kubevirt.VirtualMachineInstanceConditionType(corev1.PodScheduled))
+	}
 
 	if waits {
 		return nil
@@ -239,6 +244,7 @@ func (c *Controller) pend(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 		return &problem{failedCreate, fmt.Errorf("failed to create virtual machine pod: %w", err)}
 	}
 
+	drop(vmi, kubevirt.VirtualMachineInstanceConditionType(corev1.PodScheduled))
 	drop(vmi, kubevirt.VirtualMachineInstanceProvisioning)
 	vmi.Status.ActivePods = map[types.UID]string{launcher(vmi).UID: ""}
 	enter(vmi, kubevirt.Scheduling)
@@ -264,17 +270,17 @@ func usable(dv *cdi.DataVolume) bool {
 // selectedNode is the scheduler's annotation on a claim that waits for its first consumer.
 const selectedNode = "volume.kubernetes.io/selected-node"
 
-// consume is what the scheduler does with a claim that binds when it is used.
-func (c *Controller) consume(ctx context.Context, pvc *corev1.PersistentVolumeClaim, vmi *kubevirt.VirtualMachineInstance) error {
+// consume is what the scheduler does with a claim that binds when it is used. A machine that fits on no node is not placed.
+func (c *Controller) consume(ctx context.Context, pvc *corev1.PersistentVolumeClaim, vmi *kubevirt.VirtualMachineInstance) (placed bool, err error) {
 	if pvc.Annotations[selectedNode] != "" {
-		return nil
+		return true, nil
 	}
 
 	node, message := c.place(vmi)
 	if message != "" {
 		set(vmi, kubevirt.VirtualMachineInstanceConditionType(corev1.PodScheduled), corev1.ConditionFalse, corev1.PodReasonUnschedulable, message)
 
-		return nil
+		return false, nil
 	}
 
 	pvc = pvc.DeepCopy()
@@ -289,7 +295,7 @@ func (c *Controller) consume(ctx context.Context, pvc *corev1.PersistentVolumeCl
 		c.claims.Put(updated)
 	}
 
-	return ignoreNotFound(err)
+	return true, ignoreNotFound(err)
 }
 
 // volumeConditions sums up the DataVolumes of an instance.

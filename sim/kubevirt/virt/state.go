@@ -87,7 +87,9 @@ func (c *Controller) ensureState(ctx context.Context, vmi *kubevirt.VirtualMachi
 	case class == nil:
 		return false, &problem{failedStateProbe, fmt.Errorf("storage class %s not found", *pvc.Spec.StorageClassName)}
 	case class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer:
-		return false, c.consume(ctx, pvc, vmi)
+		_, err := c.consume(ctx, pvc, vmi)
+
+		return false, err
 	default:
 		return false, &problem{stateNotReady, errors.New("PVC pending")}
 	}
