@@ -18,7 +18,7 @@ type ClassData struct {
 	VMLabels               map[string]string `json:"vm_labels" title:"VM labels" doc:"Labels of the machine's instance and pod, by their names, where network policies, services and affinity look for them. labels puts them on the virtual machine too." max:"32" scalars:"true"`
 	Namespace              string            `json:"namespace" title:"Namespace" doc:"Namespace that machines and their image are made in, one of those that the provider's configuration allows; its first one if absent." max:"63" pattern:"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$"`
 	Instancetype           Matcher           `json:"instancetype" title:"Instancetype" doc:"Instancetype of KubeVirt that says how many CPUs and how much memory the machine has, instead of cores, memory, cpu and resources."`
-	Preference             Matcher           `json:"preference" title:"Preference" doc:"Preference of KubeVirt, which chooses what the class leaves open."`
+	Preference             Matcher           `json:"preference" title:"Preference" doc:"Preference of KubeVirt, which chooses the firmware, machine type, clock, features and layout of the processor where the class leaves them open. Disks and interfaces are on virtio unless the class says otherwise."`
 	CPU                    CPU               `json:"cpu" title:"CPU" doc:"Which processor the machine sees."`
 	Resources              Resources         `json:"resources" title:"Resources" doc:"What the machine's pod asks the cluster for and may use at most, where that is not just what the machine has."`
 	Hugepages              string            `json:"hugepages" title:"Huge pages" doc:"Back the memory by huge pages of this size, which have to be set aside on the nodes." enum:"off,64Ki,2Mi,32Mi,512Mi,1Gi,16Gi" default:"off"`

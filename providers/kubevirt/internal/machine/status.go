@@ -109,7 +109,11 @@ func (r Report) Describe() Status {
 	case kubevirtv1.VirtualMachineStatusTerminating:
 		return r.say(Working, "is being deleted", "")
 	case kubevirtv1.VirtualMachineStatusPaused:
-		return r.paused()
+		if status, paused := r.Paused(); paused {
+			return status
+		}
+
+		return r.say(Stuck, advicePaused, "")
 	case kubevirtv1.VirtualMachineStatusCrashLoopBackOff:
 		return r.say(Stuck, fmt.Sprintf("stopped right after its start %d times; KubeVirt starts it again", r.failures()), r.failure())
 	case kubevirtv1.VirtualMachineStatusUnschedulable:
@@ -179,18 +183,19 @@ func (r Report) starts() bool {
 	return s != nil && (*s == kubevirtv1.RunStrategyAlways || *s == kubevirtv1.RunStrategyRerunOnFailure && r.VM.Status.RunStrategy == "")
 }
 
-func (r Report) paused() Status {
+// Paused says how the machine is whose instance is paused; paused is false for any other.
+func (r Report) Paused() (status Status, paused bool) {
 	for _, c := range instanceConditions(r.Instance) {
-		if c.Type == kubevirtv1.VirtualMachineInstancePaused && c.Status == corev1.ConditionTrue {
-			if c.Reason == "PausedIOError" {
-				return r.say(Stuck, "is paused, as a disk of it cannot be written: there may be no room on its storage", c.Message)
-			}
-
-			return r.say(Stuck, advicePaused, c.Message)
+		switch {
+		case c.Type != kubevirtv1.VirtualMachineInstancePaused || c.Status != corev1.ConditionTrue:
+		case c.Reason == "PausedIOError":
+			return r.say(Stuck, "is paused, as a disk of it cannot be written: there may be no room on its storage", c.Message), true
+		default:
+			return r.say(Stuck, advicePaused, c.Message), true
 		}
 	}
 
-	return r.say(Stuck, advicePaused, "")
+	return Status{}, false
 }
 
 // starting is any state from which the machine may be on its way, with the first reason that it may not.
@@ -323,6 +328,9 @@ func (r Report) instanceFalse(of kubevirtv1.VirtualMachineInstanceConditionType)
 func (r Report) warning() string {
 	return newest(r.Events, func(e corev1.Event) bool {
 		o := e.InvolvedObject
+		if !warns(e) {
+			return false
+		}
 
 		switch o.Kind {
 		case "VirtualMachine", "VirtualMachineInstance":
@@ -346,12 +354,23 @@ func (r Report) hasPod(uid types.UID) bool {
 	return ok
 }
 
-// newest is the text of the newest warning of those that are about the right object.
-func newest(events []corev1.Event, about func(corev1.Event) bool) string {
+// The reasons of what Kubernetes tells of a claim without calling it a warning: that nothing will provide its volume, and that a
+// provisioner has not answered yet.
+const (
+	eventFailedBinding        = "FailedBinding"
+	eventExternalProvisioning = "ExternalProvisioning"
+)
+
+func warns(e corev1.Event) bool {
+	return e.Type == corev1.EventTypeWarning || e.Reason == eventFailedBinding
+}
+
+// newest is the text of the newest event of those that are asked for.
+func newest(events []corev1.Event, wanted func(corev1.Event) bool) string {
 	var last *corev1.Event
 
 	for i := range events {
-		if e := &events[i]; e.Type == corev1.EventTypeWarning && about(*e) && (last == nil || !eventTime(e).Before(eventTime(last))) {
+		if e := &events[i]; wanted(*e) && (last == nil || !eventTime(e).Before(eventTime(last))) {
 			last = e
 		}
 	}
@@ -518,7 +537,11 @@ func (v volumeReport) goesOn(what, look string) Status {
 		return v.say(Stuck, what, fmt.Sprintf("no progress since %s; look at %s", v.still.UTC().Format(time.RFC3339), look))
 	}
 
-	return v.say(Working, what, "")
+	if v.claim == nil || v.claim.Status.Phase == corev1.ClaimBound {
+		return v.say(Working, what, "")
+	}
+
+	return v.say(Working, what, v.provisioner())
 }
 
 func (v volumeReport) importer() string {
@@ -593,18 +616,27 @@ func ImporterOf(claim *corev1.PersistentVolumeClaim) string {
 
 // warning is the newest warning on the DataVolume, its claim, the claim that CDI fills in its place, and the pod that fills it.
 func (v volumeReport) warning() string {
+	return newest(v.events, func(e corev1.Event) bool { return warns(e) && v.concerns(e.InvolvedObject) })
+}
+
+// provisioner is what Kubernetes says of a provisioner that has not answered yet.
+func (v volumeReport) provisioner() string {
+	return newest(v.events, func(e corev1.Event) bool {
+		return e.Reason == eventExternalProvisioning && v.concerns(e.InvolvedObject)
+	})
+}
+
+// concerns says whether an object is the volume, its claim, the claim that CDI fills for it, or the pod that fills it.
+func (v volumeReport) concerns(o corev1.ObjectReference) bool {
+	if o.Namespace != "" && o.Namespace != v.dv.Namespace {
+		return false
+	}
+
 	prime := ""
 	if v.claim != nil && v.claim.UID != "" {
 		prime = PrimeOf(v.claim)
 	}
 
-	return newest(v.events, func(e corev1.Event) bool {
-		o := e.InvolvedObject
-		if o.Namespace != "" && o.Namespace != v.dv.Namespace {
-			return false
-		}
-
-		return (o.Kind == "DataVolume" || o.Kind == "PersistentVolumeClaim") && o.Name == v.dv.Name ||
-			prime != "" && o.Kind == "PersistentVolumeClaim" && o.Name == prime || o.Kind == "Pod" && o.Name == v.importer()
-	})
+	return (o.Kind == "DataVolume" || o.Kind == "PersistentVolumeClaim") && o.Name == v.dv.Name ||
+		prime != "" && o.Kind == "PersistentVolumeClaim" && o.Name == prime || o.Kind == "Pod" && o.Name == v.importer()
 }

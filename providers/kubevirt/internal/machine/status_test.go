@@ -50,8 +50,13 @@ func TestAVolumeAtWorkStuckAndFailedAreToldApart(t *testing.T) {
 
 	bound := condition(cdiv1.DataVolumeBound, corev1.ConditionTrue, "Bound", "PVC vol Bound")
 	failing := condition(cdiv1.DataVolumeRunning, corev1.ConditionFalse, "Error", refused)
-	normal := warning("PersistentVolumeClaim", "vol", "waiting for first consumer to be created before binding", 9)
-	normal.Type = corev1.EventTypeNormal
+	told := func(reason, message string) corev1.Event {
+		e := warning("PersistentVolumeClaim", "vol", message, 9)
+		e.Type, e.Reason = corev1.EventTypeNormal, reason
+
+		return e
+	}
+	normal := told("WaitForFirstConsumer", "waiting for first consumer to be created before binding")
 
 	for _, test := range []struct {
 		name   string
@@ -121,6 +126,15 @@ func TestAVolumeAtWorkStuckAndFailedAreToldApart(t *testing.T) {
 			"storage class that is not there", volume(cdiv1.Pending), &corev1.PersistentVolumeClaim{},
 			[]corev1.Event{warning("PersistentVolumeClaim", "vol", `storageclass.storage.k8s.io "fsat" not found`, 1)},
 			Status{Stuck, `volume ns/vol gets no storage: storageclass.storage.k8s.io "fsat" not found`},
+		},
+		{
+			"no storage class", volume(cdiv1.Pending), &corev1.PersistentVolumeClaim{}, []corev1.Event{told("FailedBinding", "no storage class is set")},
+			Status{Stuck, "volume ns/vol gets no storage: no storage class is set"},
+		},
+		{
+			"a provisioner that may still answer", volume(cdiv1.Pending), &corev1.PersistentVolumeClaim{},
+			[]corev1.Event{told("ExternalProvisioning", "waiting for the provisioner x")},
+			Status{Working, "volume ns/vol waits for storage: waiting for the provisioner x"},
 		},
 		{
 			"access mode that no profile has", volume(cdiv1.Pending), nil, []corev1.Event{warning("DataVolume", "vol", "no accessMode specified in StorageProfile x", 1)},

@@ -136,27 +136,33 @@ func (p *progresses) forget(ref driver.Ref) {
 	}
 }
 
-// subject is what events are about.
-type subject struct{ field, value string }
+// warningsOf selects the warnings about what a field of them names.
+func warningsOf(field, value string) fields.Set {
+	return fields.Set{field: value, "type": corev1.EventTypeWarning}
+}
 
-func named(name string) subject { return subject{"involvedObject.name", name} }
+// The fields of events that say what they are about.
+const (
+	eventsName = "involvedObject.name"
+	eventsUID  = "involvedObject.uid"
+)
 
-// subjectsOf are a machine and its pods, whose names are nowhere but in the pods.
-func subjectsOf(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) []subject {
-	about := []subject{named(vm.Name)}
+// eventsOf selects the warnings about a machine and its pods, whose names are nowhere but in the pods.
+func eventsOf(vm *kubevirtv1.VirtualMachine, instance *kubevirtv1.VirtualMachineInstance) []fields.Set {
+	about := []fields.Set{warningsOf(eventsName, vm.Name)}
 
 	if instance != nil {
 		for uid := range instance.Status.ActivePods {
-			about = append(about, subject{"involvedObject.uid", string(uid)})
+			about = append(about, warningsOf(eventsUID, string(uid)))
 		}
 	}
 
 	return about
 }
 
-// detailsOf looks more closely at volumes that are waited for, and at what else events may be about, when that is due. What cannot be
+// detailsOf looks more closely at volumes that are waited for, and at other events, when that is due. What cannot be
 // seen is left out: it would only say more.
-func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, about []subject, volumes ...*cdiv1.DataVolume) details {
+func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, events []fields.Set, volumes ...*cdiv1.DataVolume) details {
 	known, due := m.progress.due(w, volumes)
 	if !due {
 		return known
@@ -169,21 +175,20 @@ func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, abou
 		if err == nil {
 			d.claims = append(d.claims, *claim)
 			// CDI fills another claim, which becomes this one at the end.
-			about = append(about, named(machine.PrimeOf(claim)), named(machine.ImporterOf(claim)))
+			events = append(events, fields.Set{eventsName: machine.PrimeOf(claim)}, warningsOf(eventsName, machine.ImporterOf(claim)))
 		}
 
-		about = append(about, named(v.Name))
+		// What keeps a claim without storage need not be a warning.
+		events = append(events, fields.Set{eventsName: v.Name})
 	}
 
-	for _, s := range about {
-		events, err := m.cluster.Events().List(ctx, namespace, metav1.ListOptions{
-			FieldSelector: fields.Set{s.field: s.value, "type": corev1.EventTypeWarning}.String(), Limit: mostEvents,
-		})
+	for _, selected := range events {
+		some, err := m.cluster.Events().List(ctx, namespace, metav1.ListOptions{FieldSelector: selected.String(), Limit: mostEvents})
 		if err != nil {
 			continue
 		}
 
-		for _, e := range events {
+		for _, e := range some {
 			d.events = append(d.events, *e)
 		}
 	}
@@ -193,5 +198,5 @@ func (m *maker) detailsOf(ctx context.Context, namespace string, w waitFor, abou
 	return d
 }
 
-// mostEvents bounds what is read of the warnings about one object.
+// mostEvents bounds what is read of the events about one object.
 const mostEvents = 100

@@ -35,6 +35,11 @@ func (m *maker) start(ctx context.Context, _ driver.Task) error {
 	}
 
 	if instance != nil && instance.Status.Phase == kubevirtv1.Running && instance.DeletionTimestamp == nil {
+		// Paused, it runs for KubeVirt and does nothing.
+		if status, paused := (machine.Report{VM: vm, Instance: instance}).Paused(); paused {
+			return status.Err(pause)
+		}
+
 		m.images.release(m.req.Ref)
 		m.progress.forget(m.req.Ref)
 
@@ -46,7 +51,7 @@ func (m *maker) start(ctx context.Context, _ driver.Task) error {
 		return err
 	}
 
-	d := m.detailsOf(ctx, vm.Namespace, waitFor{ref: m.req.Ref, what: "start"}, subjectsOf(vm, instance), volumes...)
+	d := m.detailsOf(ctx, vm.Namespace, waitFor{ref: m.req.Ref, what: "start"}, eventsOf(vm, instance), volumes...)
 	report := machine.Report{VM: vm, Instance: instance, Claims: d.claims, Events: d.events, Still: d.still}
 
 	for _, v := range volumes {

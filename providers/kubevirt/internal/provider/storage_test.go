@@ -60,6 +60,28 @@ func TestMachineIsMadeOnEachKindOfStorage(t *testing.T) {
 	}
 }
 
+// Kubernetes tells of both in Events that are no warnings.
+func TestStorageThatNobodyProvidesIsSaidWithinAMinute(t *testing.T) {
+	for name, test := range map[string]struct {
+		class kubevirt.StorageClass
+		want  string
+	}{
+		"no class that is the default": {kubevirt.StorageClass{Name: "other"}, "gets no storage: no persistent volumes available for this claim and no storage class is set"},
+		"a provisioner that does not answer": {
+			kubevirt.StorageClass{Name: "silent", Default: true, Silent: true}, "please verify that the provisioner is running and correctly registered",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				opts := kubevirt.Options{Enter: keepImages}
+				opts.Classes = []kubevirt.StorageClass{test.class}
+
+				newLab(t, opts).says(requestOf("r-1", classData), test.want)
+			})
+		})
+	}
+}
+
 func TestQuotaThatIsUsedUpIsSaidOfWhatItRefuses(t *testing.T) {
 	for _, test := range []struct {
 		name     string
