@@ -48,8 +48,8 @@ type lab struct {
 	blind string
 }
 
-// newLab makes a lab in the bubble of a test, in which the provider has the rights of its manifest in the lab's first namespace, unless
-// the options say otherwise. tune changes how the driver works.
+// newLab makes a lab in the bubble of a test, in which the provider has the rights of its manifest in the lab's namespaces, unless the
+// options say otherwise. tune changes how the driver works.
 func newLab(t *testing.T, opts kubevirt.Options, tune ...func(*provider.Config)) *lab {
 	t.Helper()
 
@@ -59,7 +59,11 @@ func newLab(t *testing.T, opts kubevirt.Options, tune ...func(*provider.Config))
 
 	if opts.Rules == nil && opts.NamespaceRules == nil {
 		role, clusterRole := granted(t)
-		opts.Rules, opts.NamespaceRules = clusterRole, map[string][]rbacv1.PolicyRule{opts.Namespaces[0]: role}
+		opts.Rules, opts.NamespaceRules = clusterRole, map[string][]rbacv1.PolicyRule{}
+
+		for _, namespace := range opts.Namespaces {
+			opts.NamespaceRules[namespace] = role
+		}
 	}
 
 	c, err := kubevirt.New(opts)

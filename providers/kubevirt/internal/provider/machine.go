@@ -45,10 +45,6 @@ func (m *maker) createMachine(ctx context.Context, t driver.Task) error {
 	want.Spec.RunStrategy = &strategy
 	want.Annotations[annotationSpec] = digest
 
-	if err := m.notElsewhere(ctx); err != nil {
-		return err
-	}
-
 	asWanted := func(vm *kubevirtv1.VirtualMachine) bool {
 		return vm.Annotations[annotationSpec] == digest || hasRun(vm)
 	}
@@ -58,6 +54,10 @@ func (m *maker) createMachine(ctx context.Context, t driver.Task) error {
 		if vm, ok := mirror.Get(want.Name); ok && machine.Owns(m.req.Ref, vm) && vm.DeletionTimestamp == nil && asWanted(vm) {
 			return nil
 		}
+	}
+
+	if err := m.notElsewhere(ctx); err != nil {
+		return err
 	}
 
 	if err := m.noStrangersDisks(ctx, want); err != nil {
@@ -113,27 +113,21 @@ func create[T metav1.Object](ctx context.Context, mirror *cluster.Mirror[T], kin
 	}
 }
 
-// notElsewhere looks for a virtual machine of the request that was made in another namespace, before its class named this one.
+// notElsewhere looks for a virtual machine of the request that was made in another namespace, before its class named this one. It asks
+// the API server: that the watches show none yet would make two.
 func (m *maker) notElsewhere(ctx context.Context) error {
 	for _, namespace := range m.config.Operator.Namespaces {
 		if namespace == m.data.Namespace {
 			continue
 		}
 
-		vms, err := all(ctx, m.mirrorsOf(m.req.ProviderID, namespace).vms, m.cluster.VirtualMachines(), namespace, m.req.ProviderID)
+		vms, err := m.cluster.VirtualMachines().List(ctx, namespace, listOf(m.req.Ref))
 		if err != nil {
 			return err
 		}
 
-		for _, shown := range owned(m.req.Ref, vms) {
-			// The watch may not have told yet that it runs.
-			vm, err := m.cluster.VirtualMachines().Get(ctx, namespace, shown.Name)
-
+		for _, vm := range owned(m.req.Ref, vms) {
 			switch {
-			case driver.IsNotFound(err) || err == nil && !machine.Owns(m.req.Ref, vm):
-				// It has just gone.
-			case err != nil:
-				return err
 			case vm.DeletionTimestamp != nil:
 				return driver.Pending(pause, "an earlier virtual machine %q in namespace %q is being deleted", vm.Name, namespace)
 			case hasRun(vm):
