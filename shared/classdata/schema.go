@@ -35,9 +35,6 @@ func Schema[T any](title string) string {
 
 func (s *shape) schema() object {
 	o := object{{"type", s.kind}}
-	if s.scalars {
-		o = object{{"type", []kind{text, number, boolean}}}
-	}
 
 	switch s.kind {
 	case text:
