@@ -500,13 +500,13 @@ func play(t *testing.T, client *http.Client, host string, s step, last map[strin
 		s.path, s.body = strings.ReplaceAll(s.path, "{"+name+"}", value), strings.ReplaceAll(s.body, "{"+name+"}", value)
 	}
 
-	answer, text := send(t, client, host, s)
+	answer, text := send(t, client, host, s) //nolint:bodyclose // send closes it.
 
 	// A real server is not ready for each of its kinds at once.
 	for tries := 0; answer.StatusCode == http.StatusTooManyRequests && tries < 30; tries++ {
 		time.Sleep(time.Second)
 
-		answer, text = send(t, client, host, s)
+		answer, text = send(t, client, host, s) //nolint:bodyclose // send closes it.
 	}
 
 	for name, pattern := range found {
