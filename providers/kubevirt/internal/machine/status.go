@@ -566,7 +566,7 @@ func (v volumeReport) trouble() (why string, final bool) {
 		case c.Type == cdiv1.DataVolumeRunning && c.Status == corev1.ConditionFalse && c.Reason == "ImagePullFailed":
 			return cmp.Or(c.Message, c.Reason), true
 		case c.Type == cdiv1.DataVolumeRunning && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable:
-			return cmp.Or(v.warning(), c.Message), true
+			return v.unscheduled(c.Message), true
 		case c.Type == cdiv1.DataVolumeBound && c.Status != corev1.ConditionTrue && c.Reason == "ErrExceededQuota":
 			return cmp.Or(c.Message, c.Reason), false
 		}
@@ -617,6 +617,17 @@ func ImporterOf(claim *corev1.PersistentVolumeClaim) string {
 // warning is the newest warning on the DataVolume, its claim, the claim that CDI fills in its place, and the pod that fills it.
 func (v volumeReport) warning() string {
 	return newest(v.events, func(e corev1.Event) bool { return warns(e) && v.concerns(e.InvolvedObject) })
+}
+
+// unscheduled is why the pod that fills the volume has no node. That it has no volume either is the provisioner's doing.
+func (v volumeReport) unscheduled(message string) string {
+	why := cmp.Or(v.warning(), message)
+
+	if hint := v.provisioner(); hint != "" && (why == message || strings.Contains(why, "unbound immediate PersistentVolumeClaims")) {
+		return hint
+	}
+
+	return why
 }
 
 // provisioner is what Kubernetes says of a provisioner that has not answered yet.

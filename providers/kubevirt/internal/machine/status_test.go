@@ -137,6 +137,11 @@ func TestAVolumeAtWorkStuckAndFailedAreToldApart(t *testing.T) {
 			Status{Working, "volume ns/vol waits for storage: waiting for the provisioner x"},
 		},
 		{
+			"an importer whose volume nobody provides", volume(cdiv1.ImportScheduled, condition(cdiv1.DataVolumeRunning, corev1.ConditionFalse, "Unschedulable", "Importer pod cannot be scheduled")),
+			&corev1.PersistentVolumeClaim{}, []corev1.Event{told("ExternalProvisioning", "waiting for the provisioner x")},
+			Status{Stuck, "volume ns/vol cannot be filled: waiting for the provisioner x"},
+		},
+		{
 			"access mode that no profile has", volume(cdiv1.Pending), nil, []corev1.Event{warning("DataVolume", "vol", "no accessMode specified in StorageProfile x", 1)},
 			Status{Stuck, "volume ns/vol gets no storage: no accessMode specified in StorageProfile x"},
 		},

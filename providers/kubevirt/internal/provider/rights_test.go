@@ -318,7 +318,11 @@ func TestOptionalRightsAreNotNeeded(t *testing.T) {
 
 func TestSecretsOfOtherNamespacesCannotBeRead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		l := newLab(t, kubevirt.Options{ControllerOptions: kubevirt.ControllerOptions{Namespaces: []string{namespace, "somebodys"}}})
+		role, clusterRole := granted(t)
+		l := newLab(t, kubevirt.Options{
+			ControllerOptions: kubevirt.ControllerOptions{Namespaces: []string{namespace, "somebodys"}},
+			Rules:             clusterRole, NamespaceRules: map[string][]rbacv1.PolicyRule{namespace: role},
+		})
 
 		_, err := l.admin().Secrets().Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "somebodys", Name: "s"}}, "somebody")
 		require.NoError(t, err)
