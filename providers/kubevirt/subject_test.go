@@ -63,9 +63,13 @@ func booter(t *testing.T, w *conformance.World) func(context.Context, virt.Guest
 	}
 }
 
-// unbootable fails the test: all machines of the suite have an image.
+// unbootable fails the test for a machine that a provider has made: all of those have an image.
 func unbootable(t *testing.T) func(virt.Guest) {
-	return func(g virt.Guest) { t.Errorf("machine %s has no disk with an image", g.Name) }
+	return func(g virt.Guest) {
+		if _, made := machine.MarkOf(g.Instance); made {
+			t.Errorf("machine %s has no disk with an image", g.Name)
+		}
+	}
 }
 
 // serveImage serves the beginning of a disk of 4 GiB, whatever image it is asked for; CDI, which is simulated, does not fetch the rest.

@@ -18,6 +18,8 @@ import (
 
 // remembered are the sizes of all maps of the controllers.
 func (w *world) remembered() map[string]int {
+	synctest.Wait()
+
 	sizes := map[string]int{}
 
 	for name, controller := range map[string]any{"virt": w.Virt, "cdi": w.CDI, "kubernetes": w.Kubernetes, "snapshots": w.Snapshots} {

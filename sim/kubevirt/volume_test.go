@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -180,10 +181,11 @@ func TestImportGoesOnAfterTroubleAndFailsOnlyForGood(t *testing.T) {
 
 func TestErrorsOfTheImageFactoryAreThoseOfTheImporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		down := true
+		var up atomic.Bool
+
 		opts := kubevirt.Options{}
 		opts.CDI.Fetch = func(context.Context, cdi.Source) (cdi.Image, error) {
-			if down {
+			if !up.Load() {
 				return cdi.Image{}, errors.New("no route to host")
 			}
 
@@ -196,8 +198,7 @@ func TestErrorsOfTheImageFactoryAreThoseOfTheImporter(t *testing.T) {
 		_, text := told(w.volume("a"), cdiv1.DataVolumeRunning)
 		require.Equal(t, "no route to host", text)
 
-		down = false
-
+		up.Store(true)
 		after(6 * time.Minute)
 		require.Equal(t, cdiv1.Succeeded, w.volume("a").Status.Phase)
 	})
