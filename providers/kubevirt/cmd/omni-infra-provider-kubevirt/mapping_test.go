@@ -30,23 +30,24 @@ type setting struct {
 
 // mapping are all keys.
 var mapping = map[string]setting{
-	"kubeconfig_file":      {"kubeconfig-file", "/k/config", "/k/config", "Cluster.Kubeconfig", "/k/config"},
-	"kubeconfig_context":   {"kubeconfig-context", "rack", "rack", "Cluster.Context", "rack"},
-	"token_file":           {"token-file", "/k/token", "/k/token", "Cluster.TokenFile", "/k/token"},
-	"as":                   {"as", "machines", "machines", "Cluster.ImpersonateUser", "machines"},
-	"as_groups":            {"as-group", "a,b", "[a, b]", "Cluster.ImpersonateGroups", []string{"a", "b"}},
-	"namespaces":           {"namespace", "one,two", "[one, two]", "Operator.Namespaces", []string{"one", "two"}},
-	"data_volume_mode":     {"data-volume-mode", "Block", "Block", "Operator.VolumeMode", "Block"},
-	"storage_class_name":   {"storage-class", "fast", "fast", "Operator.StorageClassName", "fast"},
-	"keep_images":          {"keep-images", "true", "true", "KeepImages", true},
-	"image_max_age_hours":  {"", "", "7", "ImageMaxAge", 7 * time.Hour},
-	"qps":                  {"kube-api-qps", "7", "7", "Cluster.QPS", float32(7)},
-	"burst":                {"kube-api-burst", "9", "9", "Cluster.Burst", 9},
-	"call_timeout_seconds": {"", "", "11", "Cluster.CallTimeout", 11 * time.Second},
+	"kubeconfig_file":       {"kubeconfig-file", "/k/config", "/k/config", "Cluster.Kubeconfig", "/k/config"},
+	"kubeconfig_context":    {"kubeconfig-context", "rack", "rack", "Cluster.Context", "rack"},
+	"token_file":            {"token-file", "/k/token", "/k/token", "Cluster.TokenFile", "/k/token"},
+	"as":                    {"as", "machines", "machines", "Cluster.ImpersonateUser", "machines"},
+	"as_groups":             {"as-group", "a,b", "[a, b]", "Cluster.ImpersonateGroups", []string{"a", "b"}},
+	"namespaces":            {"namespace", "one,two", "[one, two]", "Operator.Namespaces", []string{"one", "two"}},
+	"data_volume_mode":      {"data-volume-mode", "Block", "Block", "Operator.VolumeMode", "Block"},
+	"storage_class_name":    {"storage-class", "fast", "fast", "Operator.StorageClassName", "fast"},
+	"image_cert_config_map": {"image-cert-config-map", "factory-ca", "factory-ca", "Operator.ImageCertConfigMap", "factory-ca"},
+	"keep_images":           {"keep-images", "true", "true", "KeepImages", true},
+	"image_max_age_hours":   {"", "", "7", "ImageMaxAge", 7 * time.Hour},
+	"qps":                   {"kube-api-qps", "7", "7", "Cluster.QPS", float32(7)},
+	"burst":                 {"kube-api-burst", "9", "9", "Cluster.Burst", 9},
+	"call_timeout_seconds":  {"", "", "11", "Cluster.CallTimeout", 11 * time.Second},
 }
 
 // elsewhere are the fields of the driver's configuration that no setting gives: the program sets some, and tests the others.
-var elsewhere = []string{"Cluster.UserAgent", "Cluster.Transport", "Cluster.Rest", "Cluster.Logger", "Version", "SweepInterval", "Logger"}
+var elsewhere = []string{"Cluster.UserAgent", "Cluster.Transport", "Cluster.Rest", "Version", "SweepInterval", "Logger"}
 
 func configOf(t *testing.T, text string) config {
 	t.Helper()
