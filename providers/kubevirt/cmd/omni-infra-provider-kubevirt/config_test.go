@@ -39,6 +39,7 @@ func TestConfigurationThatCannotWorkIsRefused(t *testing.T) {
 		{"namespace that is none", "{namespaces: [Omni_Machines]}", `"Omni_Machines" is no namespace`},
 		{"namespace twice", "{namespaces: [a, b, a]}", `"a" is given twice`},
 		{"volume mode that is none", "{data_volume_mode: block}", "data_volume_mode"},
+		{"no name of a ConfigMap", "{image_cert_config_map: My CA}", "image_cert_config_map"},
 		{"unknown key", "{namespace: a}", `"namespaces"`},
 		{"no calls", "{qps: 0}", "qps"},
 		{"a time without end", "{call_timeout_seconds: 3600}", "call_timeout_seconds"},

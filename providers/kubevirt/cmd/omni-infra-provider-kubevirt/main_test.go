@@ -158,6 +158,7 @@ func TestWrongSettingEndsInOneLine(t *testing.T) {
 		{"unknown key in the file", good, []string{"--config-file", write("misspelt.yaml", "kubevirt: {namespace: x}")}, []string{"misspelt.yaml", "namespace: unknown", `"namespaces"`}},
 		{"file that is missing", good, []string{"--config-file", folder + "/nothing.yaml"}, []string{"nothing.yaml", "no such file"}},
 		{"namespace that is none", omni, []string{"--namespace", "Omni_Machines"}, []string{"--namespace", "Omni_Machines"}},
+		{"no name of a ConfigMap", omni, []string{"--image-cert-config-map", "My CA"}, []string{"--image-cert-config-map", "no name of a ConfigMap"}},
 		{"volume mode that is none", omni, []string{"--data-volume-mode", "block"}, []string{"--data-volume-mode", "Block or Filesystem"}},
 		{"kubeconfig that is missing", omni, []string{"--kubeconfig-file", folder + "/nothing"}, []string{"kubeconfig", "no such file"}},
 		{"no cluster at all", omni, nil, []string{"no kubeconfig is given", "service account"}},
