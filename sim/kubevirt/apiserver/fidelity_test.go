@@ -2,6 +2,7 @@ package apiserver_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -543,6 +545,8 @@ func play(t *testing.T, client *http.Client, host string, s step, last map[strin
 			break
 		}
 
+		inOrder(value)
+
 		pretty, err := json.MarshalIndent(value, "", " ")
 		require.NoError(t, err)
 		fmt.Fprintf(&b, "%s\n", normalise(string(pretty)))
@@ -607,6 +611,20 @@ var changing = []struct {
 	// Nobody reads who has set the fields of a question.
 	{regexp.MustCompile(`(?s)("kind": "SelfSubjectAccessReview",\n "metadata": )\{\n.*?\n \}`), "${1}{}"},
 	{regexp.MustCompile(`(ResourceVersion in object meta: |ResourceVersion in record \()\d+`), "${1}VERSION"},
+}
+
+// inOrder sorts the kinds of a group, which a real server tells of in an order that depends on when it has taken up each definition.
+func inOrder(value any) {
+	list, ok := value.(map[string]any)
+	if !ok || list["kind"] != "APIResourceList" {
+		return
+	}
+
+	if kinds, ok := list["resources"].([]any); ok {
+		slices.SortFunc(kinds, func(a, b any) int {
+			return cmp.Compare(a.(map[string]any)["name"].(string), b.(map[string]any)["name"].(string)) //nolint:forcetypeassert // a test
+		})
+	}
 }
 
 func normalise(text string) string {
